@@ -44,5 +44,4 @@ def __getattr__(name):
 
 __all__ = ["FPT", "GPT2", "LSTM", "Diverged", "FreezeMask", "GPT2Config", "History", "LSTMConfig",
            "LanguageModel", "assert_gradients", "files", "functional", "gradcheck", "heads", "load",
-           "optim",
-           "steps", "tasks", "trace", "train"]
+           "optim", "steps", "tasks", "trace", "train"]

@@ -198,27 +198,23 @@ def adapt(model, text, seed=0):
     trunk = model.trunk
     if any(p.group == "adapter" for p in model.parameters()):
         raise ValueError("adapt: the model has an adapter, expected one without")
-    if hasattr(model, "built"):                           # what minifpt.load makes again
-        model.built["adapt"] = text
     if kind == "bitfit":
         biases = [p for name, p in trunk.named_parameters() if name.endswith("bias")]
         if not biases:
             raise ValueError("adapt: bitfit trains biases, and the trunk has none")
         for p in biases:
             p.trainable, p.group = True, "adapter"
-        return model
     if kind == "prefix":
         if "last" not in inspect.signature(trunk.forward).parameters:
             raise ValueError(f"adapt: prefix needs a GPT-2 or a Llama, not {type(trunk).__name__}")
         put(model, trunk, Prefix(trunk, seed, options["tokens"]))
-        return model
     in_block = re.compile(r"h\.\d+\.")
     fits = (lambda name, layer: type(layer) is Linear) if kind == "lora" else (
         lambda name, layer: in_block.sub("", name) in ("attn", "mlp"))
     layers = [(name.removeprefix("trunk."), layer) for name, layer in named_layers(model)]
     parts = [(name, in_block.sub("", name), layer) for name, layer in layers if fits(name, layer)]
     chosen = {}
-    for pattern in options["on"].split("+"):
+    for pattern in options["on"].split("+") if "on" in options else ():    # lora, bottleneck
         matching = {name: layer for name, part, layer in parts
                     if fnmatchcase(part, pattern) or fnmatchcase(name, pattern)}
         if not matching:
@@ -230,6 +226,8 @@ def adapt(model, text, seed=0):
         put(model, layer, LoRA(layer, name, seed, options["rank"], options["alpha"])
             if kind == "lora" else
             Bottleneck(layer, name, seed, trunk.config.n_embd, options["size"], trunk.dtype))
+    if hasattr(model, "built"):                           # what minifpt.load makes again
+        model.built["adapt"] = text
     return model
 
 
@@ -283,9 +281,8 @@ def merge(model):
 
 
 def put(model, old, new):
-    """Set the layer ``new`` in the place of ``old``, everywhere in a model; ``old`` itself stays as
-    it is, so ``new`` may contain it.  Raises ``ValueError`` if no layer of the model holds
-    ``old``."""
+    """Set the layer ``new`` in the place of ``old``, everywhere in a model; ``new`` may contain
+    ``old``, which stays as it is.  Raises ``ValueError`` if no layer of the model holds it."""
     def exchanged(value):
         if isinstance(value, list):                       # stays the same object
             value[:] = map(exchanged, value)

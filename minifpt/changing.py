@@ -105,8 +105,7 @@ def plain(value):
 
 @dataclass(eq=False)
 class Change:
-    """A function that replaces an output or a gradient, and the backward pass that the user gave,
-    or ``None``."""
+    """A function that replaces an output or a gradient, and its backward pass, if it was given."""
 
     pattern: str
     function: object

@@ -88,13 +88,6 @@ def array(where, name, x, kinds="biuf"):
     return x
 
 
-def embeddings(where, x, n_embd):
-    """Return ``x``, an array of numbers (B, T, n_embd)."""
-    if array(where, "x", x).ndim != 3 or x.shape[2] != n_embd:
-        raise ValueError(f"{where}: x has shape {x.shape}, expected (B, T, {n_embd})")
-    return x
-
-
 def backward(where, dy, cache, dtype):
     """Return ``dy`` in the model's dtype; check that there is a cache, and that ``dy`` has the
     shape of forward's output, ``cache["shape"]``."""
@@ -128,9 +121,8 @@ def dropout(where, p, train, rng):
 
 
 def arrays_in(value, seen=None):
-    """Yield every array in a value, also in collections, objects and closures, but not those of
-    parameters, which training changes.  A long list of numbers is an array, too; a short one may be
-    a counter."""
+    """Yield every array in a value, also in collections, objects and closures, but not of
+    parameters, which training changes.  Long lists of numbers count, short ones may be counters."""
     seen = {} if seen is None else seen
     if isinstance(value, np.ndarray):
         yield value

@@ -11,8 +11,7 @@ from .gradients import gradcheck
 def examples(op, rng):
     """Return [(inputs, options)], a few example calls of an operation.
 
-    Axes have different lengths, except where only equal ones reveal a mistake.  The option ``rng``
-    is a seed."""
+    Axes differ in length, except where only equal ones reveal a mistake; ``rng`` is a seed."""
     n, seed = rng.standard_normal, int(rng.integers(1 << 30))
     qkv, ids = n((2, 4, 18)), rng.permutation([[0, 5, 3], [3, 1, 3]], axis=1)
     return {

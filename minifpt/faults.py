@@ -108,8 +108,8 @@ class Fault:
 
 
 def rms(a):
-    """Return the root mean square."""
-    return float(np.sqrt(np.mean(a * a))) if a.size else 0.0
+    """Return the root mean square of an array, with which the error of an entry is compared."""
+    return float(np.sqrt(np.mean(np.square(a, dtype=np.float64)))) if a.size else 0.0
 
 
 def unit(x, entry):

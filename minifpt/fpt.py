@@ -166,8 +166,7 @@ class FPT(Layer):
         return logits, cache if cache["trunk"] is not None or self.output.learns() else None
 
     def _checked(self, x):
-        """Return x, numbers in the trunk's dtype.  Raises ``ValueError`` if the model cannot read
-        it."""
+        """Return x, numbers in the trunk's dtype.  Raises ``ValueError`` where x does not fit."""
         is_ids = checks.array("FPT", "x", x).dtype.kind in "iu"
         input_dim = len(self.input.weight.data)
         if is_ids:

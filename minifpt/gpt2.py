@@ -6,21 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from . import checks
+from . import checks, layers
 from . import fast as ops
-from .layers import (
-    ACTIVATIONS,
-    Block,
-    Embedding,
-    KeyValues,
-    LayerNorm,
-    Positions,
-    Unembedding,
-    blocks_backward,
-    blocks_forward,
-    standard_normal,
-    tokens_before,
-)
 from .machine import shared, single_threaded_blas
 from .progress import progress_bar
 from .weight_files import Pretrained
@@ -61,7 +48,8 @@ class GPT2Config:
         if self.n_embd % self.n_head:
             raise ValueError(f"GPT2Config: n_embd {self.n_embd} is not divisible by "
                              f"n_head {self.n_head}")
-        checks.one_of("GPT2Config", "activation_function", self.activation_function, ACTIVATIONS)
+        checks.one_of("GPT2Config", "activation_function", self.activation_function,
+                      layers.ACTIVATIONS)
 
 
 # Shapes by name: OpenAI's four, and the shape of the weights that come with minifpt.
@@ -90,10 +78,10 @@ class GPT2(Pretrained):
             raise ValueError(f"GPT2: the config is {checks.brief(c)}, expected a GPT2Config; "
                              "GPT2.from_pretrained loads weights")
         self.dtype = checks.dtype("GPT2", dtype)
-        self.wpe = Positions(c.n_positions, c.n_embd, dtype)
-        self.h = [Block(c.n_embd, c.n_head, c.dropout, c.layer_norm_epsilon, dtype, c.causal,
-                        c.activation_function) for _ in range(c.n_layer)]
-        self.ln_f = LayerNorm(c.n_embd, c.layer_norm_epsilon, dtype)
+        self.wpe = layers.Positions(c.n_positions, c.n_embd, dtype)
+        self.h = [layers.Block(c.n_embd, c.n_head, c.dropout, c.layer_norm_epsilon, dtype, c.causal,
+                               c.activation_function) for _ in range(c.n_layer)]
+        self.ln_f = layers.LayerNorm(c.n_embd, c.layer_norm_epsilon, dtype)
         if seed is not None:
             shared(lambda piece: draw(*piece, seed, c),
                    [(n, p) for n, p in self.named_parameters() if p.data.ndim == 2])
@@ -123,25 +111,24 @@ class GPT2(Pretrained):
         the keys and values of the tokens before these; those of these tokens are appended.  It is
         for inference, with :meth:`all_frozen`.
         """
-        c, start = self.config, tokens_before("GPT2", self.config, x, past)
+        c, start = self.config, layers.tokens_before("GPT2", self.config, x, past)
         p, cache = checks.dropout("GPT2", c.dropout, train, rng), {}
         x, cache["wpe"] = self.wpe.forward(x.astype(self.dtype, copy=False), start)
         x, cache["dropout"] = ops.dropout(x, p, rng)
         keep = need_dx or self.wpe.learns()
         if not keep:
             cache["wpe"] = cache["dropout"] = None
-        x, cache["h"], keep = blocks_forward(self.h, x, keep, train, rng, past, last)
+        x, cache["h"], keep = layers.blocks_forward(self.h, x, keep, train, rng, past, last)
         y, cache["ln_f"] = self.ln_f.forward(x)
         cache["shape"] = y.shape
         return y, cache if past is None and (keep or self.ln_f.learns()) else None
 
     @single_threaded_blas
     def backward(self, dy, cache):
-        """dy with the shape of y -> dx (B, T, C), or ``None`` if the lowest layers are frozen
-        and forward had ``need_dx=False``."""
+        """dy with the shape of y -> dx (B, T, C), or ``None`` where nothing so far down learns."""
         dy = checks.backward("GPT2", dy, cache, self.dtype)
         dy = self.ln_f.backward(dy, cache["ln_f"])
-        dy = blocks_backward(self.h, dy, cache["h"])
+        dy = layers.blocks_backward(self.h, dy, cache["h"])
         if cache["wpe"] is None:
             return None
         dy = ops.dropout_backward(dy, cache["dropout"])
@@ -162,8 +149,8 @@ class LanguageModel(Pretrained):
     def __init__(self, trunk=None, seed=0, dtype=np.float32):
         self.trunk = trunk if isinstance(trunk, GPT2) else GPT2(trunk, seed, dtype)
         self.config, self.dtype = self.trunk.config, self.trunk.dtype
-        self.wte = Embedding(self.config.vocab_size, self.config.n_embd, self.dtype)
-        self.lm_head = Unembedding(self.wte.weight)
+        self.wte = layers.Embedding(self.config.vocab_size, self.config.n_embd, self.dtype)
+        self.lm_head = layers.Unembedding(self.wte.weight)
         if seed is not None:
             draw("wte.weight", self.wte.weight, seed, self.config)
 
@@ -228,7 +215,7 @@ class LanguageModel(Pretrained):
                 if t - start > N:
                     start, past = t - max(1, N // 2), None
                 if past is None:
-                    past = [KeyValues(min(N, T + n_tokens - start)) for _ in self.trunk.h]
+                    past = [layers.KeyValues(min(N, T + n_tokens - start)) for _ in self.trunk.h]
                 x, _ = self.wte.forward(text[:, start + past[0].n:t])
                 y, _ = self.trunk.forward(x, need_dx=False, past=past, last=1)
                 logits, _ = self.lm_head.forward(y[:, -1])                      # (B, V)
@@ -285,13 +272,12 @@ def draw(name, p, seed, config):
     std, residual = config.initializer_range, ("c_proj.weight", "o_proj.weight", "down_proj.weight")
     if name.endswith(residual) and config.scaled_residual_init:   # writes into the residual stream
         std /= math.sqrt(2 * config.n_layer)
-    p.data[...] = standard_normal(p.data.shape, seed, name)
+    p.data[...] = layers.standard_normal(p.data.shape, seed, name)
     p.data *= std
 
 
 def token_ids(ids, config):
-    """Return ids as an integer array, (T,) or (B, T); raise ``ValueError`` for an empty one and
-    for ids outside the vocabulary."""
+    """Return ids as an integer array, (T,) or (B, T), not empty and within the vocabulary."""
     ids = np.asarray(ids)
     if ids.ndim not in (1, 2) or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer):
         raise ValueError(f"token ids have shape {ids.shape} and dtype {ids.dtype}, expected "

@@ -353,8 +353,7 @@ class _Check:
         return total, 4 * max(float(np.finfo(a.dtype).eps) for a in y) * size
 
     def slope(self, x, d, h, order=2):
-        """Return the difference along d, of second or fourth order, and a bound on its rounding
-        error."""
+        """Return the difference along d, of ``order`` 2 or 4, and a bound on its rounding error."""
         (up, noise_up), (down, noise_down) = self.loss(x, d, h), self.loss(x, d, -h)
         n, noise = (up - down) / (2 * h), (noise_up + noise_down) / (2 * h)
         return (n, noise) if order == 2 else (

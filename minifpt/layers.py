@@ -420,7 +420,8 @@ class Block(Layer):
 def tokens_before(where, config, x, past=None):
     """Return how many tokens ``past`` holds, 0 for ``None``.  Raises ``ValueError`` unless x is
     (B, T, C), each block has its own :class:`KeyValues`, and all these tokens have a position."""
-    checks.embeddings(where, x, config.n_embd)
+    if checks.array(where, "x", x).ndim != 3 or x.shape[2] != config.n_embd:
+        raise ValueError(f"{where}: x has shape {x.shape}, expected (B, T, {config.n_embd})")
     all_kv = past if isinstance(past, (tuple, list)) else ()
     n = getattr(all_kv[0], "n", 0) if all_kv else 0
     if past is not None and not (

@@ -163,8 +163,7 @@ def _openblas(name, result=ctypes.c_int):
 
 
 def blas_kernels():
-    """Return the kernels that OpenBLAS chose for this processor, as text with a name such as
-    ``SkylakeX``."""
+    """Return as text which kernels OpenBLAS chose for this processor, such as ``SkylakeX``."""
     core_name = _openblas("get_corename", ctypes.c_char_p)
     return f"kernels for {core_name().decode()}" if core_name else "kernels unknown"
 
@@ -173,8 +172,7 @@ _get_threads, _set_threads = _openblas("get_num_threads"), _openblas("set_num_th
 
 
 def blas_threads(n=None):
-    """Return how many threads OpenBLAS uses for a product, ``None`` without OpenBLAS; with ``n``
-    set them first."""
+    """Return OpenBLAS's number of threads, ``None`` without OpenBLAS; with ``n``, set it first."""
     if _get_threads is None or _set_threads is None:
         return None
     if n is not None:

@@ -312,8 +312,7 @@ class Trace:
 
 
 class OwnMethod(functools.partial):
-    """Records the calls of a method that one layer has of its own.  A copy of the layer gets the
-    method that was there."""
+    """Records the calls of a layer's own method; a copy of the layer gets the original one."""
 
     def __deepcopy__(self, memo):
         return copy.deepcopy(self.__wrapped__, memo)

@@ -119,7 +119,7 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
         if (out / DIVERGED).exists():                     # written by a grid
             raise Diverged(read_text(out / DIVERGED))
         _loop(model, task, run, out, checkpoint_every, progress, stop)
-        curves({task.name: run.history}, out / "curves.png", getattr(task, "chance", None))
+        curves(run.history, out / "curves.png", task.name, getattr(task, "chance", None))
     return run.history
 
 
@@ -191,8 +191,7 @@ def model_crc(model):
 
 
 def fingerprint(task):
-    """Return a CRC-32 of a task's data: the task's own, or that of a few examples and of the arrays
-    that the task holds."""
+    """Return a CRC-32 of a task's data: its own, or of some examples and the arrays it holds."""
     if hasattr(task, "fingerprint"):
         return task.fingerprint()
     examples = [np.asarray(a) for split in ("train", "test")

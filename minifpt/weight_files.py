@@ -72,14 +72,12 @@ class Pretrained(Layer):
 
 
 def by_gpt2_name(model):
-    """Return [(name, array)] of a model's parameters with the names of GPT-2's checkpoints,
-    which lack our ``trunk.``."""
+    """Return [(name, array)] of a model's parameters by GPT-2's names, which lack ``trunk.``."""
     return [(name.removeprefix("trunk."), p.data) for name, p in model.named_parameters()]
 
 
 def config_of(config, path, kind):
-    """Return an object of the class ``kind`` with a weight file's config, a dict that may hold
-    more."""
+    """Return a config of the class ``kind`` from a weight file's, a dict that may hold more."""
     known = {f.name for f in fields(kind)}
     try:
         return kind(**{k: v for k, v in config.items() if k in known})

@@ -369,11 +369,13 @@ def test_compare_chooses_learning_rates(folder, capsys):
     assert len(lines) == 1 + 1 + 3 * 2 and lines[0].startswith("task,trunk,lr,seed,choice,")
 
 
-@pytest.mark.parametrize("task, tokens", [("bit-xor", 10), ("bit-memory", 30), ("mnist", 49)])
-def test_summary_counts_parameters_without_data(capsys, folder, task, tokens):
-    assert main(f"summary {task} --model random") == 0    # mnist's needs no data
+@pytest.mark.parametrize("task, model, tokens", [
+    ("bit-xor", "random", 10), ("bit-memory", "random", 30), ("mnist", "random", 49),
+    ("bit-xor --n 999", "lstm:1x8", 1998)])               # more than an LSTM's positions, if any
+def test_summary_counts_parameters_without_data(capsys, folder, task, model, tokens):
+    assert main(f"summary {task} --model {model}") == 0   # mnist's needs no data
     out = capsys.readouterr().out
-    assert out.startswith(f"random on {task}: in {tokens} x ")
+    assert out.startswith(f"{model} on {task.split()[0]}: in {tokens} x ")
     assert "attn    self-attention" in out and "frozen" in out
     assert out.endswith(" % of the parameters are trained\n") and not names(folder)
 

@@ -46,7 +46,7 @@ def go(tmp_path, monkeypatch, capsys):
     """``go(name, folder)``: run that command to write in the folder, or to go on there; its exit
     status and the lines of its error."""
     monkeypatch.setattr("minifpt.experiments.pretrain.SHAPE", SHAPE)
-    def picture(figure, path, kind=""):
+    def picture(figure, path, kind="", *_):
         field = b"Software\0" + outputs.software(kind).encode()
         field = len(field).to_bytes(4) + b"tEXt" + field
         write_beside(path, lambda f: f.write(b"\x89PNG" + field + PNG_END))

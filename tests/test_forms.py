@@ -249,8 +249,8 @@ def test_a_run_records_its_start_and_resumes_to_the_same_bits(tmp_path, capsys):
         if name != "state":                               # it holds the seconds
             assert arrays[0][name].tobytes() == arrays[1][name].tobytes(), name
     assert json.loads((tmp_path / "whole" / "config.json").read_text())["start"] == "aligned"
-    task, _, settings = runs.load_run(tmp_path / "whole")
-    begun = runs.at_start(tmp_path / "whole", settings, task)
+    task, made = runs.read_run(tmp_path / "whole")
+    begun = runs.at_start(tmp_path / "whole", made.settings, task)
     assert np.trace(first_form(begun)) > 0
     capsys.readouterr()
     words[words.index("aligned")] = "opposed"
@@ -362,10 +362,10 @@ def test_the_command_shows_a_run_before_and_after(tmp_path, capsys):
     folder = str(tmp_path / "run")
     assert cli.main(["train", "bit-memory", "--bits", "8", "--patch", "4", "--model", SMALL,
                      "--steps", "20", "--out", folder]) == 0
-    task, model, settings = runs.load_run(folder)
-    begun = runs.at_start(folder, settings, task)
+    task, made = runs.read_run(folder)
+    begun = runs.at_start(folder, made.settings, task)
     capsys.readouterr()
     assert cli.main(["heads", folder, "--picture", str(tmp_path / "h.png")]) == 0
-    before, after = (minifpt.heads(m).trace[0, 0] for m in (begun, model))
+    before, after = (minifpt.heads(m).trace[0, 0] for m in (begun, made.model))
     assert before != after
     assert f"{before:+.2f} → {after:+.2f}" in capsys.readouterr().out

@@ -27,7 +27,7 @@ from test_refusals import xor
 import minifpt
 from minifpt import tasks
 from minifpt.experiments import compare, runs_table
-from minifpt.experiments.runs import load_run
+from minifpt.experiments.runs import read_run as read_back
 from minifpt.files import data, runs, tokenizer
 from minifpt.tasks.listops import SYMBOLS
 from minifpt.trunks.names import TrunkSpec
@@ -220,7 +220,7 @@ def make_bert(folder):
 def read_run(folder):
     """As reports and going on read it: all, or nothing is changed."""
     if '"random:1x2x8"' in (folder / "config.json").read_text("utf-8", "replace"):
-        finite(load_run(folder)[1])                       # other names may be large models
+        finite(read_back(folder)[1].model)                # other names may be large models
     found = runs_table.arms(runs_table.read([folder]))
     text = runs_table.table(found, runs_table.thresholds(found))
     cells = text.splitlines()[-1].split("|")[3:-1]

@@ -14,7 +14,7 @@ import minifpt
 from minifpt import cli
 from minifpt.exercises import WRONG, Result, grade
 from minifpt.experiments import compare, pretrain, runs_table, tables
-from minifpt.experiments.runs import load_run
+from minifpt.experiments.runs import read_run
 from minifpt.files import outputs, plots
 from minifpt.reports import report
 from minifpt.viewer import steps
@@ -150,7 +150,7 @@ def test_a_comparison_whose_curves_still_rise_says_so():
 
 
 def test_a_table_s_old_picture_of_rates_goes_but_not_the_user_s(tmp_path, monkeypatch):
-    monkeypatch.setattr(compare, "picture", lambda *args, **_: None)
+    monkeypatch.setattr(compare.tables, "picture", lambda *args, **_: None)
     options = dict(options=dict(steps=1, batch_size=1, eval_every=1, test_examples=1),
                    progress=False)
     models = ["random:1x2x16"]
@@ -236,7 +236,7 @@ def test_a_run_whose_accuracy_has_changed_is_refused(here, monkeypatch):
 
 def test_a_comment_changes_no_code(here):
     Path("own.py").write_text("# a comment\n" + OWN)
-    load_run("own")
+    read_run("own")
 
 
 @pytest.mark.parametrize("line", ["report text", "steps text", "attention text --model none"])
@@ -244,7 +244,7 @@ def test_a_run_of_changed_data_is_refused(here, refused, line):
     Path("novel.txt").write_text("One fine day. " * 500)
     train("text", "text --files novel.txt --tokens 8 --model random:1x2x16 --steps 1 "
                   "--batch-size 1")
-    load_run("text")
+    read_run("text")
     Path("novel.txt").write_text("One dark day. " * 500)
     assert "the data of text have changed" in refused(line)
 

@@ -243,7 +243,7 @@ def test_settings_of_another_type_are_refused(run, change, match):
         "source": "bit-xor", "model": "random:1x2x8", "freeze": "fpt", "dropout": 0.1,
         "trunk_crc": "0"}
     (run / "config.json").write_text(json.dumps(settings | change))
-    refuses(match, run_folders.load_run, run, kind=(ValueError, FileNotFoundError))
+    refuses(match, run_folders.read_run, run, kind=(ValueError, FileNotFoundError))
     if "model" in change:
         refuses("its model cannot be read", runs_table.compare_runs, run / "out", [run])
 

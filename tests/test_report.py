@@ -16,7 +16,7 @@ import minifpt
 from minifpt import cli, fast, layers, tasks, training
 from minifpt import functional as F
 from minifpt.experiments import compare, runs_table, tables, timing
-from minifpt.experiments.runs import at_start, load_run, read_history, read_run
+from minifpt.experiments.runs import at_start, read_history, read_run
 from minifpt.files.runs import COLUMNS, crc
 from minifpt.reports import attention, html, report
 from minifpt.tasks.images import patches
@@ -72,28 +72,29 @@ def one_line(call, *args, **kw):
 
 
 @pytest.mark.parametrize("name", ["xor", "xor-full", "memory", "digits", "walk", "few"])
-def test_load_run_gives_the_trained_model(made, name):
+def test_read_run_gives_the_trained_model(made, name):
     folder, back = made
-    task, model, settings = load_run(folder / name)
+    task, run = read_run(folder / name)
     trained, history = back[name]
-    for (a, p), (b, q) in zip(model.named_parameters(), trained.named_parameters(), strict=True):
+    for (a, p), (b, q) in zip(run.model.named_parameters(), trained.named_parameters(),
+                                strict=True):
         assert a == b and p.trainable == q.trainable
         np.testing.assert_array_equal(p.data, q.data)
-    assert settings == json.loads((folder / name / "config.json").read_text())
-    assert (task.name, task.tokens) == (settings["task"], task.batch(
+    assert run.settings == json.loads((folder / name / "config.json").read_text())
+    assert (task.name, task.tokens) == (run.settings["task"], task.batch(
         np.random.default_rng(0), 1, "test")[0].shape[1])
     assert read_history(folder / name) == history
 
 
 def test_the_start_is_the_model_before_the_first_step(made):
     folder, back = made
-    task, _, settings = load_run(folder / "xor")
-    start = at_start(folder / "xor", settings, task)
+    task, run = read_run(folder / "xor")
+    start = at_start(folder / "xor", run.settings, task)
     again = compare.run(task, MODEL, freeze="attn,mlp", dropout=0.1, **SMALL | {
         "steps": 1, "lr": 1e-30})[0]
     for p, q in zip(start.parameters(), again.parameters(), strict=True):
         np.testing.assert_allclose(p.data, q.data, rtol=0, atol=1e-29)
-    assert crc(p.data for p in start.trunk.parameters()) == settings["trunk_crc"]
+    assert crc(p.data for p in start.trunk.parameters()) == run.settings["trunk_crc"]
 
 
 def test_a_run_that_chose_a_rate_is_tested_on_validation_draws(tmp_path):
@@ -102,7 +103,7 @@ def test_a_run_that_chose_a_rate_is_tested_on_validation_draws(tmp_path):
         "progress": False, "steps": 2}, validation=True)
     job.settings.pop("progress")
     job()
-    assert isinstance(load_run(tmp_path / "choice")[0], compare.Validation)
+    assert isinstance(read_run(tmp_path / "choice")[0], compare.Validation)
 
 
 def test_another_path_to_the_task_s_file_resumes(copy):
@@ -110,7 +111,7 @@ def test_another_path_to_the_task_s_file_resumes(copy):
     change(folder, source="elsewhere/walk.py:Walk")
     compare.run(compare.make_task(f"{WALK}:Walk", {"steps": 5}), MODEL, folder, resume=True,
                 source=f"{WALK}:Walk", **SMALL | {"steps": 25})
-    assert load_run(folder)[2]["steps"] == 25
+    assert read_run(folder)[1].settings["steps"] == 25
 
 
 @pytest.mark.parametrize("harm, message", [
@@ -135,7 +136,7 @@ def test_another_path_to_the_task_s_file_resumes(copy):
 def test_what_cannot_be_read_back_says_why(copy, harm, message, fails):
     folder = copy()
     harm(folder)
-    assert message in one_line(load_run, folder)
+    assert message in one_line(read_run, folder)
     for command in ("report", "attention", "steps"):
         fails(command, folder)
     assert not folder.exists() or not {*folder.glob("*.html"), *folder.glob("attention*")}
@@ -182,20 +183,20 @@ def test_images_come_back():
 
 
 def test_maps_are_the_trace_s(made, monkeypatch):
-    task, model, _ = load_run(made[0] / "memory")
+    task, run = read_run(made[0] / "memory")
     x, _ = task.batch(np.random.default_rng(0), 10)
     mask = task.needed(x)
-    with minifpt.trace(model) as t:
-        model.forward(x)
+    with minifpt.trace(run.model) as t:
+        run.model.forward(x)
     a = np.stack([*t.attention.values()])                 # (2, B, 2, T, T)
     monkeypatch.setattr(attention, "ROWS", 3 * task.tokens)  # in four parts
-    maps = attention.maps(model, x, mask)
+    maps = attention.maps(run.model, x, mask)
     np.testing.assert_allclose(maps.mean, a.mean(axis=1), atol=1e-6)
     rows = [[[a[i, b, h, t, mask[b, t]].sum() for b in range(10)
               for t in range(task.tokens) if mask[b, t].any()]
              for h in range(2)] for i in range(2)]
     np.testing.assert_allclose(maps.needed, np.mean(rows, axis=-1), atol=1e-6)
-    assert attention.maps(model, x).needed is None
+    assert attention.maps(run.model, x).needed is None
 
 
 def test_what_a_task_says_is_checked(monkeypatch):
@@ -252,10 +253,10 @@ def test_attention_writes_maps_and_numbers(made, tmp_path, capsys, drawn):
     assert out.read_bytes().startswith(b"\x89PNG")
     lines = [*csv.DictReader(out.with_suffix(".csv").read_text(encoding="utf-8").splitlines())]
     assert len(lines) == 2 * 2 * 4 + 2                    # two runs twice, one reference
-    task, model, settings = load_run(folder / "xor")
+    task, run = read_run(folder / "xor")
     x, _ = task.batch(np.random.default_rng([0, 2]), 6, "test")
-    start = at_start(folder / "xor", settings, task)
-    for state, m in (("before", start), ("after", model)):
+    start = at_start(folder / "xor", run.settings, task)
+    for state, m in (("before", start), ("after", run.model)):
         want = attention.maps(m, x, task.needed(x)).needed
         for line in lines:
             if line["state"] == state and line["trunk"].endswith("xor"):
@@ -366,8 +367,8 @@ def test_the_page_s_numbers(made, page):
         assert re.search(rf'>{group}</th><td>[^<]*</td><td class="n">{total:,}</td>'
                          rf'<td class="n">{trained:,}</td>', page)
     cells = '<td>[^<]*</td><td class="n">[^<]*</td><td class="n">[^<]*</td><td class="n">'
-    task, _, settings = load_run(folder / "xor")
-    start = dict(at_start(folder / "xor", settings, task).named_parameters())
+    task, run = read_run(folder / "xor")
+    start = dict(at_start(folder / "xor", run.settings, task).named_parameters())
     pairs = [(p.data, start[n].data) for n, p in model.named_parameters() if p.group == "ln"]
     far = np.sqrt(sum(((a - b) ** 2).sum(dtype=float) for a, b in pairs))
     was = np.sqrt(sum((b ** 2).sum(dtype=float) for _, b in pairs))
@@ -429,7 +430,7 @@ def test_wrong_places_and_examples_are_shown(monkeypatch):
 
 
 def test_a_task_that_says_nothing_of_its_tokens(made):
-    task, _, _ = load_run(made[0] / "walk")
+    task, _ = read_run(made[0] / "walk")
     assert report.wrong_example(task, np.ones((5, 1)), np.array([1]), np.array([0])) == (
         "<pre>right   0\nanswer  <mark>1</mark></pre>")
     assert attention.token_labels(task, np.ones((1, 5, 1))) == ["1", "2", "3", "4", "5"]
@@ -555,7 +556,7 @@ def test_a_run_made_in_python_is_called_by_its_folder(tmp_path):
     (tmp_path / "gone.py").write_text("def Task(n):\n    return 1 / 0\n")
     change(tmp_path / "mine", source=f"{tmp_path / 'gone.py'}:Task", task="gone")
     assert "| mine |" in runs_table.compare_runs(tmp_path / "out", [tmp_path / "mine"])
-    assert "made in Python by minifpt.train" in one_line(load_run, tmp_path / "mine")
+    assert "made in Python by minifpt.train" in one_line(read_run, tmp_path / "mine")
 
 
 @pytest.mark.parametrize("words, message", [

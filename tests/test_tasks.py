@@ -197,6 +197,7 @@ def test_get_lists_the_tasks_in_its_error():
     ("few", {"of": "nosuch"}, "of is 'nosuch', expected"),
     ("few", {"labels": 0}, "labels must be"), ("few", {"draw": -1}, "draw must be"),
     ("recall", {"symbols": 65}, "at most 64"), ("recall", {"source": "bits"}, "expected one of"),
+    ("recall", {"tokens": 10**6, "source": "text"}, "at most"),
     ("recall", {"tokens": 2}, "tokens must be"), ("modular", {"p": 4}, "p must be"),
     ("addition", {"digits": 0}, "digits must be"), ("homology", {"length": 0}, "length must be"),
     ("homology", {"length": "9"}, "length must be"),

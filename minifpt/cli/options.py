@@ -38,8 +38,7 @@ A MODEL is one of
 
 
 class Option(NamedTuple):
-    """An option or argument of a command, in argparse's terms.  A rare one is shown by
-    ``--help-all`` only."""
+    """An option or argument of a command, for argparse; only ``--help-all`` shows a rare one."""
 
     flags: tuple
     settings: dict
@@ -151,8 +150,7 @@ def run_options(*names, default="the task's", **defaults):
 
 
 NAMES = ", ".join(tasks.names())
-TASKS = option("tasks", nargs="*", metavar="TASK",
-               help=f"{NAMES}, or FILE.py:CLASS, your own task")
+TASKS = option("tasks", nargs="*", metavar="TASK", help=f"{NAMES}, or FILE.py:CLASS, your own task")
 TASKS_OR_RUNS = option("tasks", nargs="*", metavar="TASK|RUN", help=(
     f"{NAMES}, or FILE.py:CLASS, your own task; or folders of finished runs"))
 # The help of each option of a task.
@@ -259,8 +257,7 @@ def task_options_of(args):
 
 
 def make_task(args, default=None):
-    """Return the one task that the command line names; raise ``ValueError`` for an option that it
-    does not have."""
+    """Return the one task of the command line.  Raises ``ValueError`` for options that it lacks."""
     named = task_names(args, default)
     if len(named) > 1:
         raise ValueError(f"expected one TASK, got {' '.join(named)}")

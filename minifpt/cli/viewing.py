@@ -68,8 +68,9 @@ def shown(args, page, text):
 def summary(args):
     task = make_task(args, "bit-xor")
     model = FPT.for_task(task, args.model, args.freeze, adapt=args.adapt)
-    most = getattr(model.trunk.config, "n_positions", task.tokens)
-    if task.tokens > most:
+    config = model.trunk.config
+    most = getattr(config, "n_positions", task.tokens)
+    if task.tokens > most and getattr(config, "positions", True):      # an LSTM may have none
         raise ValueError(f"summary: {task.tokens} tokens, the trunk has {most} positions")
     say(f"{args.model} on {task.name}: in {task.tokens} x {task.input_dim}, "
           f"out {task.output_tokens} x {task.output_dim} (tokens x numbers)\n"

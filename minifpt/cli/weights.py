@@ -96,9 +96,8 @@ def convert(args):
                              f"saved, not for {args.source}")
         say(exporting.export(args.source, args.out, args.dtype))
         return
-    args.dtype = args.dtype or "float16"
-    say(converting.convert(args.source, args.out, args.dtype, dropout=args.dropout,
-                             revision=args.revision))
+    say(converting.convert(args.source, args.out, args.dtype or "float16", dropout=args.dropout,
+                           revision=args.revision))
 
 
 def load_with_tokenizer(model):

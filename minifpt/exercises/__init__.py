@@ -23,6 +23,7 @@ import inspect
 import linecache
 import re
 import sys
+import traceback
 import warnings
 from dataclasses import dataclass, field
 
@@ -223,8 +224,7 @@ class Wrong(Exception):
 
 
 def ask(function, case):
-    """Raise :class:`Wrong` unless a function answers a case, and ``NotImplementedError`` if it is
-    not written."""
+    """Raise :class:`Wrong` for a wrong answer to a case, ``NotImplementedError`` for none."""
     args, is_file = copy.deepcopy(case.args), case.exercise.is_file
     names = [*inspect.signature(case.exercise.solution).parameters][:len(args)]
     names += ["args"] * (len(args) - len(names))
@@ -324,12 +324,10 @@ def lines_of(error, code):
     """Return the last lines that led to an error, of a function's code and of its file, or 0."""
     if hasattr(error, "lines"):                           # it was raised in another process
         return error.lines
-    own, of_file, trace = 0, 0, error.__traceback__
-    while trace is not None and code is not None:
-        frame = trace.tb_frame.f_code
-        own = trace.tb_lineno - code.co_firstlineno + 1 if frame is code else own
-        of_file = trace.tb_lineno if frame.co_filename == code.co_filename else of_file
-        trace = trace.tb_next
+    own = of_file = 0
+    for frame, line in traceback.walk_tb(error.__traceback__ if code else None):
+        own = line - code.co_firstlineno + 1 if frame.f_code is code else own
+        of_file = line if frame.f_code.co_filename == code.co_filename else of_file
     return own, of_file
 
 

@@ -330,8 +330,10 @@ def summary(rows, lessons, left_out):
     counted = [(name, *map(values.count, VALUES)) for name, values in by.items()]
     hardest = sorted((row for row in counted if row[2]),
                      key=lambda row: (row[1] / (row[1] + row[2]), row[0]))
+    # Without numbers, two students with one mistake have one hint.
     mistakes = Counter((exercise, hint) for _, exercise, hint in {
-        (row["student"], row["exercise"], general(row["hint"])) for row in rows
+        (row["student"], row["exercise"],
+         re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "#", row["hint"])) for row in rows
         if row["passed"] == "no" and not row["machine"]})
     common = sorted(mistakes.items(), key=lambda item: (-item[1], item[0]))
     skipped = [f"- {cell(row['student'])}, {cell(row['exercise'])}: {cell(row['hint'])}"
@@ -372,11 +374,6 @@ def table(head, rows, most=ROWS, letters=200):
              for line in (head, ["---"] * len(head), *rows[:most])]
     more = ["", f"And {len(rows) - most} more, in grades.csv."] * (len(rows) > most)
     return [*lines, *more, ""]
-
-
-def general(hint):
-    """Return a hint without its numbers, so that two students with one mistake have one hint."""
-    return re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "#", hint)
 
 
 def cell(text, most=200):

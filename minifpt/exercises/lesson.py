@@ -16,14 +16,13 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from ..files import save_text
-from ..files.plots import COLORS, FROZEN, TRAINED
+from ..files import plots, save_text
 from ..files.weights import PACKAGE
 
 # The same colours in every lesson: color.trained and color.frozen for parts of a model,
 # color.language, .bits, .images, .statistics and .random for where frozen weights are from,
 # and four for all else; a wrong or broken thing is ochre.
-color = SimpleNamespace(**COLORS, trained=TRAINED, frozen=FROZEN,
+color = SimpleNamespace(**plots.COLORS, trained=plots.TRAINED, frozen=plots.FROZEN,
                         ink="#263238", teal="#0097a7", ochre="#a8812a", grey="#90a4ae")
 
 SIGNED, POSITIVE = "RdBu_r", "YlGnBu"                     # colour maps of matrices
@@ -78,16 +77,11 @@ def figure(columns=1, rows=1, width=4.0, height=2.9, ratios=None, sharey=False):
     """
     import matplotlib
     from cycler import cycler
-    from matplotlib.figure import Figure
     matplotlib.rcParams.update({"axes.titlesize": 10.5, "axes.labelsize": 9.5,
                                 "xtick.labelsize": 9, "ytick.labelsize": 9,
                                 "legend.frameon": False, "legend.fontsize": 9})
-    fig = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    axes = list(fig.subplots(rows, columns, squeeze=False, width_ratios=ratios,
-                             sharey=sharey).flat)
+    fig, axes = plots.figure(columns, rows, width, height, width_ratios=ratios, sharey=sharey)
     for ax in axes:
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.grid(alpha=0.25, linewidth=0.6)
         ax.set_axisbelow(True)
         ax.set_prop_cycle(cycler(color=[color.ink, color.teal, color.ochre, color.grey]))
     return fig, axes

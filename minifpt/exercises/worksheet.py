@@ -56,8 +56,7 @@ def pool(lesson):
 
 
 def plain(lines):
-    """Return a function's source in one style, without its docstring and comments, which may give
-    the answer away."""
+    """Return a function's source in one style, without docstring and comments, which give hints."""
     function = ast.parse(textwrap.dedent("".join(lines))).body[0]
     if ast.get_docstring(function) is not None:
         function.body = function.body[1:]
@@ -65,8 +64,7 @@ def plain(lines):
 
 
 def draw(lesson, seed=0, items=6):
-    """Return [(code, key)], one in four of them right.  Raises ``ValueError`` if the lesson has too
-    few mistakes."""
+    """Return [(code, key)], one in four right.  Raises ``ValueError`` for too few mistakes."""
     seed, functions = checks.seed("worksheet", seed), pool(f"{lesson:02}") if lesson >= 0 else {}
     rng = np.random.default_rng([max(0, lesson), seed])
     if not functions:

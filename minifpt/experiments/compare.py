@@ -21,21 +21,8 @@ from ..freeze import FreezeMask
 from ..progress import progress_bar
 from ..training import Diverged, first_look, say_what_was_compared
 from ..trunks.names import TrunkSpec
+from . import tables
 from .job import Job, Validation, inputs, make_task, run, task_class
-from .tables import (
-    CHOICE,
-    CSV,
-    KIND,
-    Grid,
-    differences,
-    diverged,
-    picture,
-    rate_text,
-    rows,
-    still_rising,
-    sweep_picture,
-    table,
-)
 from .workers import perform
 
 CHOICES = 2                                               # validation seeds by default
@@ -122,7 +109,7 @@ def check_numbers(seeds, validation_seeds, rates, arms):
     if any(not 0 < rate < np.inf for rate in all_rates):
         raise ValueError(f"compare: learning rates {all_rates}, expected positive numbers")
     if rates and {*seeds} & {*validation_seeds}:
-        raise ValueError(f"compare: the seeds {CHOICE} to {validation_seeds[-1]} are the "
+        raise ValueError(f"compare: the seeds {tables.CHOICE} to {validation_seeds[-1]} are the "
                          "validation seeds, expected others for the results")
 
 
@@ -165,7 +152,7 @@ class Cell:
 
     def jobs(self, out, seeds, rate=None, **changes):
         """Return a :class:`Job` for each seed, with runs below ``out``."""
-        folder = out / self.path / ("" if rate is None else rate_text(rate))
+        folder = out / self.path / ("" if rate is None else tables.rate_text(rate))
         settings = self.settings | ({} if rate is None else {"lr": rate})
         task, options = self.column.task, self.column.options
         return [Job(task, options_of_seed(task, options, seed), self.arm.model, seed,
@@ -189,7 +176,7 @@ class Cell:
 
     def best_rate(self):
         """Return the best learning rate of the sweep."""
-        if all(map(diverged, self.sweep.values())):
+        if all(map(tables.diverged, self.sweep.values())):
             raise Diverged(f"compare: {self.label} on {self.title} diverged at every learning rate,"
                            f" {', '.join(f'{rate:g}' for rate in self.sweep)}: try smaller ones")
         return max(self.sweep, key=lambda rate: score(self.sweep[rate]))
@@ -227,7 +214,7 @@ def cells_of(out, columns, arms, seeds, with_inputs):
 
 def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_options=None,
          options=None, jobs=1, executor=None, progress=True, ready=None, share=None):
-    """Run every task with every model and seed and return a :class:`Grid`.
+    """Run every task with every model and seed and return a ``tables.Grid``.
 
     task_names    names of tasks, or :class:`Column` objects.
     models        texts that ``--model`` takes, or :class:`Arm` objects.
@@ -252,7 +239,7 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file, expected a folder")
     arms = [x if isinstance(x, Arm) else Arm(str(x)) for x in dict.fromkeys(models)]
-    validation_seeds = range(CHOICE, CHOICE + (choices if rates else 1))
+    validation_seeds = range(tables.CHOICE, tables.CHOICE + (choices if rates else 1))
     check_numbers(seeds, validation_seeds, rates, arms)
     columns = columns_of(task_names, task_options or {}, options or {})
     seeds = list(dict.fromkeys(seeds))
@@ -279,8 +266,9 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
         queues = [cell.jobs(out, cell.seeds, cell.rate) for cell in cells]
         for cell, histories in zip(cells, histories_of(queues), strict=True):
             cell.runs = histories
-    return Grid(by_task(cells, "runs"), by_task(cells, "sweep") if rates else {},
-                by_task(cells, "used_rate"), seeds, {cell.title: cell.chance for cell in cells})
+    return tables.Grid(by_task(cells, "runs"), by_task(cells, "sweep") if rates else {},
+                       by_task(cells, "used_rate"), seeds,
+                       {cell.title: cell.chance for cell in cells})
 
 
 def by_task(cells, name):
@@ -297,7 +285,7 @@ LADDER = [float(f"{digit}e{power}") for power in range(-6, 1) for digit in (1, 3
 def score(histories):
     """Return the final accuracy and the mean accuracy over the run, by which learning rates are
     compared.  A rate at which a run diverged has the lowest score."""
-    if diverged(histories):
+    if tables.diverged(histories):
         return -np.inf, -np.inf
     _, curves = plots.common(histories, "test_accuracy")
     return curves[:, -1].mean(), curves.mean()
@@ -312,18 +300,19 @@ def compare(out, task_names, models, seeds, **options):
     names = ["table.md", "runs.csv", "curves.png"]
     check_outputs(out, *names, *(["sweep.png"] if options.get("rates") else []))
     results = grid(out, task_names, models, seeds, **options)
-    text = "\n\n".join(filter(None, [table(results), differences(results), still_rising(results)]))
-    outputs.write_text(out / "table.md", KIND, text + "\n\n")
-    outputs.write_csv(out / "runs.csv", CSV, rows(results))
-    picture(results.results, out / "curves.png", chances=results.chances)
+    text = "\n\n".join(filter(None, [tables.table(results), tables.differences(results),
+                                    tables.still_rising(results)]))
+    outputs.write_text(out / "table.md", tables.KIND, text + "\n\n")
+    outputs.write_csv(out / "runs.csv", tables.CSV, tables.rows(results))
+    tables.picture(results.results, out / "curves.png", chances=results.chances)
     if results.sweeps:
-        sweep_picture(results.sweeps, out / "sweep.png", results.chances)
-    elif outputs.is_output(out / "sweep.png", KIND):      # of an earlier grid in this folder
+        tables.sweep_picture(results.sweeps, out / "sweep.png", results.chances)
+    elif outputs.is_output(out / "sweep.png", tables.KIND):   # of an earlier grid in this folder
         (out / "sweep.png").unlink()
     return text
 
 
-def check_outputs(out, *names, columns=CSV):
+def check_outputs(out, *names, columns=tables.CSV):
     """Raise ``ValueError`` for a file of these names that minifpt did not write."""
     for name in names:
-        outputs.check(out / name, columns if name.endswith(".csv") else KIND)
+        outputs.check(out / name, columns if name.endswith(".csv") else tables.KIND)

@@ -5,7 +5,7 @@ from pathlib import Path
 from .. import adapters, trunks
 from ..files import export as folders
 from ..files import huggingface, weights
-from .runs import load_run
+from .runs import read_run
 
 
 def is_source(source, out):
@@ -38,18 +38,17 @@ def export(source, out, dtype=None):
         raise ValueError(f"convert: {source} is a run, so --out must say where its weights go")
     out = Path(out)
     if is_run(source):
-        _, model, settings = load_run(source)
-        origin = {"run": Path(source).resolve().name, "task": settings["task"],
-                  "model": settings["model"], "freeze": settings["freeze"]}
+        _, run = read_run(source)
+        model, settings = run.model, run.settings
+        origin = {"run": Path(source).resolve().name} | {
+            key: settings[key] for key in ("task", "model", "freeze", "adapt") if key in settings}
         if "adapt" in settings:
-            origin["adapt"] = settings["adapt"]
             adapters.merge(model)
         if out.suffix != ".npz":
             model.save(out, dtype, **origin)
             return f"{out}: model.safetensors config.json layers.safetensors"
         if out.exists():
-            raise ValueError(f"convert: {out} is there already: choose another --out, or remove "
-                             "it")
+            raise ValueError(f"convert: {out} is there already: choose another --out, or remove it")
         if not hasattr(model.trunk, "save"):
             raise ValueError(f"convert: {type(model.trunk).__name__} cannot be written as an "
                              ".npz file, expected a GPT-2 or a Llama")

@@ -96,18 +96,14 @@ class Table:
 # ------------------------------------------------------------------------- other cells and pictures
 
 
-def floor_of(task):
-    """Return the chance accuracy of a task, 0 ... 1; 0 where it is not known."""
-    return tasks.chance_of(task) or 0.0
-
-
 def levels(grid, task):
     """Return the accuracies to which steps are counted.
 
     They are ``LEVELS`` of the way from chance to the final mean of the task's best arm."""
     best = max(np.mean([h[-1]["test_accuracy"] for h in runs])
                for runs in grid.results[task].values())
-    return [floor_of(task) + level * (best - floor_of(task)) for level in LEVELS]
+    floor = tasks.chance_of(task) or 0.0                  # 0 where it is not known
+    return [floor + level * (best - floor) for level in LEVELS]
 
 
 def steps_to(grid, task, model):
@@ -312,8 +308,7 @@ def table_of(name, scale="mini", only=None, rates=None):
 
 
 def cost(table, seeds):
-    """Return the time and memory of a table's runs on this machine, a line for each task and
-    arm."""
+    """Return time and memory of a table's runs on this machine, a line for each task and arm."""
     lines, total, seeds = [], 0.0, whole("reproduce", "seeds", seeds)
     for column in table.columns:
         task = compare.make_task(column.task, column.options)

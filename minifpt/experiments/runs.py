@@ -29,17 +29,6 @@ def names_folder(word):
     return Path(word).is_dir() or (Path(word).name != word and ".py:" not in word)
 
 
-def load_run(folder):
-    """Return ``(task, model, settings)`` of a run; the model is that of its last checkpoint.
-
-    Raises ``FileNotFoundError`` or ``ValueError`` of one line where the folder holds no run of
-    ``train`` or ``compare``, where it is damaged or was changed, and where its weights or a file of
-    the user's own are missing or have changed.
-    """
-    task, run = read_run(folder)
-    return task, run.model, run.settings
-
-
 def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
     """Return the model of a run of ``minifpt train``, ``compare`` or ``minifpt.train``, as its last
     checkpoint has it.
@@ -79,12 +68,22 @@ def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
 
 
 def read_run(folder):
-    """Return ``(task, Run)``: like :func:`load_run`, with step, history and Adam's moments."""
+    """Return ``(task, Run)`` of a run, as its last checkpoint has it.
+
+    Raises ``FileNotFoundError`` or ``ValueError`` of one line where the folder holds no run of
+    ``train`` or ``compare``, where it is damaged or was changed, and where its weights or a file of
+    the user's own are missing or have changed.
+    """
     folder = Path(folder)
     settings = read_settings(folder, BUILT)
     task = make_again(folder, settings)
     run = read_checkpoint(folder, at_start(folder, settings, task), settings)
-    check_data(folder, settings, task)                    # last: damaged settings fail before
+    # Last: damaged settings fail before.
+    if _restored(folder, "its data", lambda: fingerprint(task)) != settings["data_crc"]:
+        name = settings.get("source") or settings["task"]
+        raise ValueError(f"{folder}: the data of {name} have changed since the run, "
+                         "or cannot be drawn again: report, steps and attention need them as they "
+                         "were")
     return task, run
 
 
@@ -163,15 +162,6 @@ def check_code(folder, settings, *names):
         raise ValueError(f"{folder}: the code of its task or trunk, in a file of your own, has "
                          "changed since the run, expected it as it was; "
                          "minifpt.load(folder, trunk) takes your trunk instead")
-
-
-def check_data(folder, settings, task):
-    """Raise ``ValueError`` where a task's data differ from the run's."""
-    if _restored(folder, "its data", lambda: fingerprint(task)) != settings["data_crc"]:
-        name = settings.get("source") or settings["task"]
-        raise ValueError(f"{folder}: the data of {name} have changed since the run, "
-                         "or cannot be drawn again: report, steps and attention need them as they "
-                         "were")
 
 
 def at_start(folder, settings, task):

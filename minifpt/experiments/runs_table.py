@@ -28,8 +28,7 @@ CSV = ["run", "task", "arm", "seed", "steps", "test_accuracy", "test_loss", "thr
 def are_runs(words):
     """Return whether the words of a command line name folders of runs rather than tasks.
 
-    A task's name is a task, even where there is a folder of that name.  Raises ``ValueError`` for a
-    mixture."""
+    A task's name is a task, even where a folder has it.  Raises ``ValueError`` for a mixture."""
     folders = [word for word in words if word not in tasks.names() and names_folder(word)]
     if folders and len(folders) < len(words):
         other = next(word for word in words if word not in folders)
@@ -73,8 +72,7 @@ def arms(runs):
     """Return ``{task: {arm: [(folder, settings, History), ...]}}``.
 
     Runs that differ in their seed alone are one arm.  An arm's label has its trunk and the settings
-    in which the arms of its task differ.  Raises ``ValueError`` where two runs of an arm have one
-    seed."""
+    in which its task's arms differ.  Raises ``ValueError`` for two runs of an arm with one seed."""
     by_task, named = {}, {}
     # Several seeds have one value of an option that their seeds did not draw.
     fixed = {(key_of(run, REDRAWN), option, run[1]["options"][option]) for run in runs

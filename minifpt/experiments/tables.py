@@ -135,8 +135,7 @@ def first_step(history, accuracy):
 def chosen_rate(grid, task, model):
     """Return ", lr 0.01" for the chosen learning rate, or "" without a learning-rate sweep.
 
-    "(edge)" marks the smallest and the largest rate of the sweep.  Rates at which a run diverged
-    follow."""
+    "(edge)" marks the sweep's smallest and largest rate.  Rates at which a run diverged follow."""
     sweep = grid.sweeps.get(task, {}).get(model)
     if not sweep:
         return ""

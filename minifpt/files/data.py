@@ -85,8 +85,7 @@ def spellings(folder, file):
 
 
 def download(name, file, sha256, folder, missing):
-    """Download a file into ``folder``, check its hash, and return its path.  ``missing`` begins
-    the error."""
+    """Download a file into a folder, check its hash, return its path; ``missing`` begins errors."""
     try:
         import pooch
     except ImportError:
@@ -102,8 +101,7 @@ def download(name, file, sha256, folder, missing):
 
 
 def unpack(archive, files):
-    """Write the ``files`` of a tar archive beside it, from any folder in it, and delete the
-    archive."""
+    """Write ``files`` from any folder of a tar archive beside it, and delete the archive."""
     missing = {*files}
     try:
         with tarfile.open(archive) as tar:

@@ -49,8 +49,7 @@ def write_folder(folder, config, named_arrays, dtype=np.float32, files=None):
 
 
 def check_folder(folder):
-    """Return the path of a folder that can be made.  Raises ``ValueError`` for a folder with
-    files, and for the name of a file."""
+    """Return the path of a folder that can be made, neither one with files nor a file's name."""
     if not isinstance(folder, (str, os.PathLike)) or not str(folder):
         raise ValueError(f"save: the path is {brief(folder)}, expected a folder or an .npz file")
     folder = Path(folder)

@@ -31,8 +31,7 @@ DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}    # by safet
 
 
 def is_checkpoint(path):
-    """Return whether a path looks like a checkpoint of Transformers: a folder or file of
-    tensors."""
+    """Return whether a path looks like Transformers' checkpoint: a folder or file of tensors."""
     path = Path(path)
     if path.is_dir():
         return any((path / file).is_file() for file in FILES)

@@ -22,42 +22,34 @@ OTHER_DASHES = "-", (0, (5, 1)), (0, (2, 1)), (0, (7, 1, 1, 1)), (0, (4, 1, 1, 1
 TRAINED, FROZEN = "#d6247f", "#9fb0ba"                    # parts of a model
 
 
-def curves(histories, path, chance=None):
-    """Write a picture of loss and test accuracy against steps for each of {label: History}."""
+def curves(history, path, name, chance=None):
+    """Write a picture of a run's loss and test accuracy against steps."""
     fig, axes = figure(2)
-    draw_curves(*axes, histories, chance)
+    draw_curves(*axes, history, name, chance)
     save(fig, path)
 
 
-def draw_curves(losses, accuracies, histories, chance=None):
+def draw_curves(losses, accuracies, history, name, chance=None):
     """Draw :func:`curves` into two axes."""
-    ends = {}                                             # label -> (accuracy, colour)
-    for label, history in histories.items():
-        marker = "o" if len(history) < 3 else None
-        line, = accuracies.plot(history["step"], 100 * history["test_accuracy"], marker=marker)
-        for split, style, text in (("train", ":", "training"), ("test", "-", "test")):
-            losses.plot(history["step"], history[f"{split}_loss"], style, marker=marker,
-                        color=line.get_color(), label=None if ends else text)
-        ends[label] = float(line.get_ydata()[-1]), line.get_color()
+    steps, marker = history["step"], "o" if len(history) < 3 else None
+    line, = accuracies.plot(steps, 100 * history["test_accuracy"], marker=marker)
+    for split, style, text in (("train", ":", "training"), ("test", "-", "test")):
+        losses.plot(steps, history[f"{split}_loss"], style, marker=marker, color=line.get_color(),
+                    label=text)
     losses.set(title="Loss", xlabel="step", ylabel="cross-entropy (nats)")
     losses.legend(frameon=False)
     accuracies.set(xlabel="step", ylabel="accuracy (%)")
     mark_level(accuracies, chance, "chance")
-    tested = {label: end for label, end in ends.items() if np.isfinite(end[0])}
-    if len(tested) > 1:
-        accuracies.set_title(f"Test: {finding({label: end for label, (end, _) in tested.items()})}")
-        label_lines(accuracies, tested)
-    elif tested:
-        (label, (end, _)), = tested.items()
-        accuracies.set_title(
-            f"{label}: {end:.1f} % right after {histories[label]['step'][-1]:,.0f} steps")
+    if np.isfinite(end := line.get_ydata()[-1]):
+        accuracies.set_title(f"{name}: {end:.1f} % right after {steps[-1]:,.0f} steps")
 
 
-def figure(columns=1, rows=1, width=4.2, height=3.2):
-    """Return a Matplotlib figure and the list of its axes, independent of pyplot's state."""
+def figure(columns=1, rows=1, width=4.2, height=3.2, **options):
+    """Return a Matplotlib figure and the list of its axes, independent of pyplot's state; other
+    options are those of ``Figure.subplots``."""
     from matplotlib.figure import Figure
     fig = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    axes = [fig.add_subplot(rows, columns, i + 1) for i in range(rows * columns)]
+    axes = [*fig.subplots(rows, columns, squeeze=False, **options).flat]
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(alpha=0.25, linewidth=0.6)
@@ -166,8 +158,7 @@ def common(runs, column):
 
 
 def band(ax, runs, column, color, label, style="-"):
-    """Draw the mean of several histories' column in per cent, and shade the range from least to
-    largest."""
+    """Draw the mean of several histories' column in per cent, and shade the range around it."""
     steps, values = common(runs, column)
     values = 100 * values
     ax.plot(steps, values.mean(axis=0), linestyle=style, color=color, label=label,

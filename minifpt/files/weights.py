@@ -119,8 +119,7 @@ def load(path, dropout=None):
     except (FileNotFoundError, PermissionError):
         raise
     except (*DAMAGE, OSError) as e:
-        raise ValueError(f"{path}: not a minifpt weight file, or damaged "
-                         f"({one_line(e)})") from None
+        raise ValueError(f"{path}: not a minifpt weight file, or damaged ({one_line(e)})") from None
     tensors = {}
     for name, (shape, dtype) in headers.items():
         if dtype.kind == "f":

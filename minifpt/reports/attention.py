@@ -52,11 +52,6 @@ class Subject:
                          for m in (self.before, self.after))
         return np.abs(after - before).sum(axis=-1).mean(axis=-1) / 2
 
-    @property
-    def last(self):
-        """The maps after training, or before it if there are no others."""
-        return self.after or self.before
-
 
 def maps(model, x, mask=None):
     """Return the :class:`Maps` of a model on examples; ``mask`` is the task's ``needed(x)``."""
@@ -194,9 +189,9 @@ def percent(share):
 def interesting(shown):
     """Return (layer, head) of the map to show large: of the first trunk, the map with the largest
     share where it is needed, else the map that training moved most."""
-    first = shown[0]
-    score = first.last.needed if first.last.needed is not None else (
-        first.moved if first.after else first.before.mean.max(axis=-1).mean(axis=-1))
+    last = shown[0].after or shown[0].before
+    score = last.needed if last.needed is not None else (
+        shown[0].moved if shown[0].after else last.mean.max(axis=-1).mean(axis=-1))
     return tuple(map(int, np.unravel_index(score.argmax(), score.shape)))
 
 
@@ -303,8 +298,7 @@ def draw_all(ax, m, title):
     image = ax.imshow(canvas, cmap="Blues", norm=scale(), interpolation="nearest")
     for layer, head in np.ndindex(layers, heads):         # where each tile ends
         y, x = layer * (T + above) + above - 0.5, head * (T + beside) - 0.5
-        ax.plot([x, x + T, x + T, x, x], [y, y, y + T, y + T, y],
-                color="0.75", linewidth=0.5)
+        ax.plot([x, x + T, x + T, x, x], [y, y, y + T, y + T, y], color="0.75", linewidth=0.5)
     ax.set_xticks([head * (T + beside) + T / 2 for head in range(heads)], range(heads), fontsize=7)
     ax.set_yticks([layer * (T + above) + above + T / 2 for layer in range(layers)], range(layers),
                   fontsize=7)

@@ -71,8 +71,7 @@ class Lens:
 
 
 def blocks_of(model):
-    """Return the blocks of a model's trunk.  Raises ``ValueError`` unless their parts add to one
-    residual stream."""
+    """Return a trunk's blocks.  Raises ``ValueError`` unless they share one residual stream."""
     trunk = getattr(model, "trunk", model)
     blocks = getattr(trunk, "h", [])
     if not blocks or not hasattr(trunk, "ln_f") or not all(
@@ -85,8 +84,7 @@ def blocks_of(model):
 
 def projection(attn):
     """Return (name, layer) of the projection that mixes the heads of an attention layer."""
-    return next((name, getattr(attn, name)) for name in ("c_proj", "o_proj")
-                if hasattr(attn, name))
+    return next((name, getattr(attn, name)) for name in ("c_proj", "o_proj") if hasattr(attn, name))
 
 
 def matrix(layer):
@@ -108,16 +106,14 @@ def start_of_stream(t):
 
 
 def gradient_of_score(logits, y, classes):
-    """Return the gradient of the score with respect to the logits, which does not depend on
-    them."""
+    """Return the score's gradient with respect to the logits, which does not depend on them."""
     if (y.dtype.kind not in "iu" or y.size * classes != logits.size or y.min() < 0
             or y.max() >= classes):
         raise ValueError(f"patch: the answers are {y.dtype} of shape {y.shape}, expected integers "
                          f"below {classes} for logits of shape {logits.shape}")
-    shape = (*logits.shape[:-1], -1, classes)
     right = np.arange(classes) == y.reshape(*logits.shape[:-1], -1, 1)
     gradient = np.where(right, 1.0, -1.0 / (classes - 1)) / right.sum()
-    return gradient.reshape(shape).reshape(logits.shape).astype(logits.dtype)
+    return gradient.reshape(logits.shape).astype(logits.dtype)
 
 
 # -------------------------------------------------------------------------- patching
@@ -188,8 +184,7 @@ def replaced(y, value, at):
 
 
 def changed_output(layer, function):
-    """Within, apply ``function`` to a layer's output.  A trace would record everything, which
-    takes longer."""
+    """Within, apply ``function`` to a layer's output; a trace, which records all, takes longer."""
     forward = layer.forward
 
     def changed(*args, **options):
@@ -222,8 +217,7 @@ def attribute(model, x, y, classes):
     variance = total.var(axis=-1, keepdims=True) if hasattr(norm, "bias") else (
         total * total).mean(axis=-1, keepdims=True)       # of an RMS norm, which does not centre
     gradient = gradient_of_score(logits, y, classes)
-    direction = gradient @ readout(model)[0].T * norm.weight.data / np.sqrt(
-        variance + norm.eps)
+    direction = gradient @ readout(model)[0].T * norm.weight.data / np.sqrt(variance + norm.eps)
     if hasattr(norm, "bias"):
         direction -= direction.mean(axis=-1, keepdims=True)
 
@@ -249,8 +243,7 @@ def attribute(model, x, y, classes):
 
 
 def lens(model, x, y, classes):
-    """Return the :class:`Lens` of a model on inputs x with the answers y, as for
-    :func:`attribute`."""
+    """Return the :class:`Lens` of a model on inputs x with the answers y, see :func:`attribute`."""
     blocks = blocks_of(model)
     before = {id(p): (p.trainable, p.grad) for p in model.parameters()}
     for p in model.parameters():                          # so that gradients come back to the start
@@ -312,8 +305,7 @@ def patch_run(folder, out=None, examples=64):
 
 
 def rows(names, patching, direct, by_layer):
-    """Return the lines of the CSV, {map, layer, head, token, value}, with empty fields where a
-    column does not apply."""
+    """Return the CSV's lines, {map, layer, head, token, value}, "" where one does not apply."""
     lines = []
 
     def add(name, value, layer="", head="", token=""):

@@ -28,8 +28,7 @@ KIND = "report"                                           # of the page
 
 @dataclass
 class Tested:
-    """A model on test examples: x, y, logits, and loss and accuracy as ``metrics.csv`` has
-    them."""
+    """A model on test examples: x, y, logits, and loss and accuracy as in ``metrics.csv``."""
 
     x: np.ndarray
     y: np.ndarray
@@ -90,11 +89,6 @@ def joined(moved, key):
         total = sums.setdefault(key(name, group), np.zeros(2))
         total += size ** 2, far ** 2
     return {k: (*np.sqrt(v), np.sqrt(v[1] / v[0]) if v[0] else np.nan) for k, v in sums.items()}
-
-
-def layer_of(name, group=None):
-    """Return the layer of a parameter: its name without the last part and without ``trunk.``."""
-    return name.rpartition(".")[0].removeprefix("trunk.")
 
 
 # --------------------------------------------------------------------------- sections
@@ -225,12 +219,12 @@ def wrong_example(task, x, answers, y):
 
 
 def moves_section(before, after, task):
-    """Return the parameters of each group, those that are trained, and how far they moved, as
-    HTML."""
+    """Return as HTML how many parameters each group has and trains, and how far they moved."""
     moved, counts = moves(before, after), after.counts(task.tokens)
     groups = joined(moved, lambda name, group: group)
     trained = {name for name, p in after.named_parameters() if p.trainable}
-    layers = joined({k: v for k, v in moved.items() if k in trained}, layer_of)
+    layers = joined({k: v for k, v in moved.items() if k in trained},
+                    lambda name, group: name.rpartition(".")[0].removeprefix("trunk."))
     rows = [[group, GROUPS[group], *counts[group], *map(float, groups[group])]
             for group in counts if group in groups]
     total, n_trained = (sum(n) for n in zip(*counts.values(), strict=True))

@@ -8,7 +8,7 @@ from ..files import plots
 def curves_pictures(name, history, chance=None):
     """Draw loss and accuracy, in training and in tests; return two figures."""
     (losses, (left,)), (accuracies, (right,)) = plots.figure(), plots.figure()
-    plots.draw_curves(left, right, {name: history}, chance)
+    plots.draw_curves(left, right, history, name, chance)
     right.plot(history["step"], 100 * history["train_accuracy"], ":",
                color=right.lines[0].get_color(), label="training")
     right.lines[0].set_label("test")

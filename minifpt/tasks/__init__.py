@@ -38,8 +38,7 @@ def names():
 
 
 def task_class(name):
-    """Return the class of the task ``name``, or that of ``FILE.py:CLASS``.  Raises ``ValueError``
-    for an unknown name."""
+    """Return the class of a task's name, or of ``FILE.py:CLASS``.  Raises ``ValueError``."""
     if str(name).endswith(".py"):
         raise ValueError(f"{name}: expected the class in this file, too: {name}:CLASS")
     if ".py:" in str(name):

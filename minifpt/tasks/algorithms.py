@@ -55,6 +55,8 @@ class Recall(Choices):
         # The last tenths of the text are validation and test.
         self.text = dict(zip(self.splits, np.split(text, [len(text) * n // 10 for n in (8, 9)]),
                              strict=True))
+        if source == "text":                              # the longest passage of the text
+            whole(self.name, "tokens", tokens, 3, min(map(len, self.text.values())))
         after = np.zeros((self.symbols, self.symbols))
         np.add.at(after, (text[:-1], text[1:]), 1)
         self.frequencies = np.bincount(text, minlength=self.symbols) / len(text)

@@ -158,8 +158,7 @@ class Choices:
         return float(self.right(logits, y).mean())
 
     def right(self, logits, y):
-        """Return 1 for each right choice and 0 for each wrong one, with the shape of y; NaN where
-        a logit is NaN."""
+        """Return, in y's shape, 1 for right choices, 0 for wrong ones, NaN where a logit is NaN."""
         logits = self.choices(logits, y)
         return np.where(np.isnan(logits.max(axis=-1)), np.nan, logits.argmax(axis=-1) == y)
 

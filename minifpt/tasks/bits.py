@@ -73,8 +73,7 @@ class BitMemory(Choices):
         self.options = {"strings": self.strings, "bits": self.bits, "patch": self.patch}
 
     def sample(self, rng, size):
-        """Return x and y of a batch, and ``which`` (B,) int64, the number of the repeated
-        string."""
+        """Return x, y and ``which`` (B,) int64, the number of the repeated string."""
         strings = rng.integers(0, 2, (size, self.strings, self.bits))
         which = rng.integers(0, self.strings, size)
         visible = rng.integers(0, 2, (size, self.bits))

@@ -63,8 +63,7 @@ class Few:
         return x[chosen], y[chosen]
 
     def fingerprint(self):
-        """Return a CRC-32 of the training examples, of some test examples, and of the other task's
-        own."""
+        """Return a CRC-32 of the training and some test examples, and of the other task's own."""
         other = self.task.fingerprint() if hasattr(self.task, "fingerprint") else ""
         return crc([*self.examples(), *self.task.batch(np.random.default_rng(0), 16, "test"),
                     np.frombuffer(other.encode(), np.uint8)])

@@ -5,8 +5,6 @@ brackets that may cross (Hu et al. 2025, arXiv 2502.19249).  It is also better a
 tasks, to which attention often transfers best (Shinnick et al. 2025, arXiv 2505.22308).
 """
 
-import math
-
 import numpy as np
 
 from ..checks import whole
@@ -20,7 +18,7 @@ class Formal(Choices):
     letters, y one symbol further on.  Every string is fresh.
 
     A subclass has ``strings(rng, size)`` and ``determined(y)``, which is True where the rule
-    leaves no choice.  It may have ``entropy()``, the smallest possible mean loss in nats.
+    leaves no choice.
     """
 
     input_dim, output_dim, classes, ids = 256, 256, 256, True
@@ -77,20 +75,6 @@ class Brackets(Formal):
         """Return True where a bracket closes."""
         return y < SMALL
 
-    def entropy(self):
-        """Return the mean nats of a symbol, from the probability of each number of open
-        brackets."""
-        kind_nats, inside = math.log(self.kinds), np.arange(self.depth + 1) % self.depth > 0
-        nats = np.where(inside, math.log(2) + kind_nats / 2, 0.0)
-        nats[0] = kind_nats
-        chance, total = np.eye(self.depth + 1)[1], 0.0    # the first symbol is never predicted
-        for _ in range(self.tokens):
-            total += chance @ nats
-            up = chance * np.where(inside, 0.5, 0.0)
-            up[0] = chance[0]
-            chance = np.roll(up, 1) + np.roll(chance - up, -1)
-        return total / self.tokens
-
 
 class Copy(Formal):
     """A string of ``least`` to ``most`` random letters and a full stop, repeated until there are
@@ -123,10 +107,3 @@ class Copy(Formal):
         """Return True after the first full stop."""
         stop = y == STOP
         return (np.cumsum(stop, axis=1) - stop) > 0
-
-    def entropy(self):
-        """Return the mean nats of a symbol: only the string's length and its letters after the
-        first are unknown."""
-        lengths = self.most - self.least + 1
-        letters = (self.least + self.most) / 2 - 1
-        return (math.log(lengths) + letters * math.log(self.letters)) / self.tokens

@@ -5,20 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import checks
+from .. import checks, layers
 from .. import fast as ops
 from ..checks import brief
 from ..files import huggingface, one_line
 from ..gpt2 import GPT2Config
-from ..layers import (
-    Block,
-    Layer,
-    LayerNorm,
-    Positions,
-    blocks_backward,
-    blocks_forward,
-    tokens_before,
-)
 from ..machine import single_threaded_blas
 from ..weight_files import config_of
 
@@ -35,7 +26,7 @@ SETTINGS = {"n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
             "activation_function": "hidden_act"}
 
 
-class PostNormBlock(Block):
+class PostNormBlock(layers.Block):
     """A block with layer norm after each part, on the residual stream itself:
     ``x = ln_1(x + attn(x))``, ``x = ln_2(x + mlp(x))``."""
 
@@ -58,7 +49,7 @@ class PostNormBlock(Block):
         return ops.residual_backward(dy, da)
 
 
-class BERT(Layer):
+class BERT(layers.Layer):
     """The trunk: it adds positions, then runs a layer norm and the blocks.
 
     Every token has the first of BERT's two token types.  That type's vector is the same for all
@@ -68,8 +59,8 @@ class BERT(Layer):
     def __init__(self, config, dtype=np.float32):
         c = self.config = config
         self.dtype = np.dtype(dtype)
-        self.wpe = Positions(c.n_positions, c.n_embd, dtype)
-        self.ln = LayerNorm(c.n_embd, c.layer_norm_epsilon, dtype)
+        self.wpe = layers.Positions(c.n_positions, c.n_embd, dtype)
+        self.ln = layers.LayerNorm(c.n_embd, c.layer_norm_epsilon, dtype)
         self.h = [PostNormBlock(c.n_embd, c.n_head, c.dropout, c.layer_norm_epsilon, dtype,
                                 c.causal, c.activation_function) for _ in range(c.n_layer)]
 
@@ -80,7 +71,7 @@ class BERT(Layer):
         ``need_dx=False`` says that nothing below the trunk learns, as in :class:`minifpt.GPT2`.
         """
         c = self.config
-        tokens_before("BERT", c, x)
+        layers.tokens_before("BERT", c, x)
         p, cache = checks.dropout("BERT", c.dropout, train, rng), {}
         x, cache["wpe"] = self.wpe.forward(x.astype(self.dtype, copy=False))
         x, cache["ln"] = self.ln.forward(x)
@@ -88,16 +79,15 @@ class BERT(Layer):
         keep = need_dx or self.wpe.learns() or self.ln.learns()
         if not keep:
             cache["wpe"] = cache["ln"] = cache["dropout"] = None
-        x, cache["h"], keep = blocks_forward(self.h, x, keep, train, rng)
+        x, cache["h"], keep = layers.blocks_forward(self.h, x, keep, train, rng)
         cache["shape"] = x.shape
         return x, cache if keep else None
 
     @single_threaded_blas
     def backward(self, dy, cache):
-        """dy (B, T, C) -> dx (B, T, C), or ``None`` if the lowest layers are frozen and forward
-        had ``need_dx=False``."""
+        """dy (B, T, C) -> dx (B, T, C), or ``None`` where nothing so far down learns."""
         dy = checks.backward("BERT", dy, cache, self.dtype)
-        dy = blocks_backward(self.h, dy, cache["h"])
+        dy = layers.blocks_backward(self.h, dy, cache["h"])
         if cache["wpe"] is None:
             return None
         dy = self.ln.backward(ops.dropout_backward(dy, cache["dropout"]), cache["ln"])

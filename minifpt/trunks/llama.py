@@ -9,32 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from .. import checks
+from .. import checks, layers
 from .. import fast as ops
 from ..files import huggingface, weights
 from ..gpt2 import LanguageModel, draw
-from ..layers import (
-    Block,
-    Embedding,
-    Layer,
-    Linear,
-    Parameter,
-    Unembedding,
-    blocks_backward,
-    blocks_forward,
-    tokens_before,
-)
 from ..machine import single_threaded_blas
 from ..weight_files import Pretrained, by_gpt2_name
 from . import llama_files as stored
 from .llama_files import LlamaConfig
 
 
-class RMSNorm(Layer):
+class RMSNorm(layers.Layer):
     """Root-mean-square normalisation of the last axis with scale ``weight``."""
 
     def __init__(self, n, eps, dtype=np.float32):
-        self.weight, self.eps = Parameter(np.ones(n, dtype), "ln"), eps
+        self.weight, self.eps = layers.Parameter(np.ones(n, dtype), "ln"), eps
 
     def forward(self, x):
         """x (..., C) -> y (..., C)."""
@@ -61,13 +50,13 @@ class NoBias:
 
 def projection(n_in, n_out, dtype, group, bias=False):
     """Return a linear layer, with or without ``bias``."""
-    layer = Linear(n_in, n_out, dtype, group)
+    layer = layers.Linear(n_in, n_out, dtype, group)
     if not bias:
         layer.bias = NoBias(n_out, dtype)
     return layer
 
 
-class GroupedAttention(Layer):
+class GroupedAttention(layers.Layer):
     """Self-attention with rotary positions and fewer heads of keys and values than of queries."""
 
     def __init__(self, config, dtype=np.float32):
@@ -111,7 +100,7 @@ class GroupedAttention(Layer):
         return dx + self.q_proj.backward(dq, cache["q_proj"])
 
 
-class GatedMLP(Layer):
+class GatedMLP(layers.Layer):
     """The feed-forward part: ``down(silu(gate(x)) * up(x))``."""
 
     def __init__(self, config, dtype=np.float32):
@@ -139,7 +128,7 @@ class GatedMLP(Layer):
                 + self.up_proj.backward(dup, cache["up_proj"]))
 
 
-class LlamaBlock(Block):
+class LlamaBlock(layers.Block):
     """GPT-2's block of other parts: ``x = x + attn(ln_1(x))``, ``x = x + mlp(ln_2(x))``."""
 
     def __init__(self, config, dtype=np.float32):
@@ -191,10 +180,10 @@ class Llama(LlamaWeights):
     def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
         """x (B, T, C), embeddings -> (B, T, C), after ln_f; the options are those of
         :meth:`minifpt.GPT2.forward`."""
-        tokens_before("Llama", self.config, x, past)
+        layers.tokens_before("Llama", self.config, x, past)
         checks.dropout("Llama", self.config.dropout, train, rng)
         x, cache = x.astype(self.dtype, copy=False), {"need_dx": need_dx}
-        x, cache["h"], keep = blocks_forward(self.h, x, need_dx, train, rng, past, last)
+        x, cache["h"], keep = layers.blocks_forward(self.h, x, need_dx, train, rng, past, last)
         y, cache["ln_f"] = self.ln_f.forward(x)
         cache["shape"] = y.shape
         return y, cache if past is None and (keep or self.ln_f.learns()) else None
@@ -204,7 +193,7 @@ class Llama(LlamaWeights):
         """dy as forward's y -> dx (B, T, C), or ``None`` where nothing so far down learns."""
         dy = checks.backward("Llama", dy, cache, self.dtype)
         dy = self.ln_f.backward(dy, cache["ln_f"])
-        dy = blocks_backward(self.h, dy, cache["h"])
+        dy = layers.blocks_backward(self.h, dy, cache["h"])
         return dy if cache["need_dx"] else None
 
 
@@ -216,15 +205,14 @@ class LlamaLM(LlamaWeights, LanguageModel):
         self.trunk = trunk if isinstance(trunk, Llama) else Llama(trunk, seed, dtype)
         c, self.dtype = self.trunk.config, self.trunk.dtype
         self.config = c
-        self.wte = Embedding(c.vocab_size, c.n_embd, self.dtype)
-        self.lm_head = Unembedding(self.wte.weight if c.tied else Parameter(
+        self.wte = layers.Embedding(c.vocab_size, c.n_embd, self.dtype)
+        self.lm_head = layers.Unembedding(self.wte.weight if c.tied else layers.Parameter(
             np.zeros((c.vocab_size, c.n_embd), self.dtype), "output"))
         draw_all(self, seed, c)
 
 
 def draw_all(model, seed, config):
-    """Fill the matrices of a model, but not those of a trunk inside it, with the numbers that
-    random weights start from."""
+    """Fill the matrices of a model, but not those of a trunk inside it, with random weights."""
     for name, p in model.named_parameters() if seed is not None else ():
         if p.data.ndim == 2 and not name.startswith("trunk."):
             draw(name, p, seed, config)

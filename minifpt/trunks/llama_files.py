@@ -98,14 +98,8 @@ def load(path, dropout=None):
     return config, tensors
 
 
-def config_at(path, dropout=None):
-    """Return the ``LlamaConfig`` of weights at a path."""
-    return load(path, dropout)[0]
-
-
 def load_checkpoint(path, dropout=None):
-    """Return ``(settings, tensors)`` of a folder that Transformers saved; the settings are those
-    of a ``LlamaConfig``."""
+    """Return a ``LlamaConfig``'s settings and the tensors of a folder that Transformers saved."""
     settings, tensors = read_config(path, dropout), {}
     for name, tensor in huggingface.read_tensors(huggingface.tensor_file(Path(path))).items():
         name = our_name(name)
@@ -188,8 +182,7 @@ def check_size(path, settings, tensors):
 
 
 def fill(path, named, tensors, is_theirs):
-    """Fill each (name, array) of a model from the tensors of a file, ``is_theirs`` if
-    Transformers wrote it."""
+    """Fill a model's (name, array) pairs from a file, ``is_theirs`` if Transformers wrote it."""
     targets = [(name, array.T if is_theirs and is_transposed(name, array) else array)
                for name, array in named]
     weights.read_into(path, targets, tensors, TABLES)

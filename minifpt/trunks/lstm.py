@@ -5,19 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import checks
+from .. import checks, layers
 from .. import fast as ops
-from ..layers import (
-    Layer,
-    LayerNorm,
-    Parameter,
-    Positions,
-    blocks_backward,
-    blocks_forward,
-    generator,
-    standard_normal,
-    tokens_before,
-)
 from ..machine import single_threaded_blas
 
 
@@ -47,7 +36,7 @@ class LSTMConfig:
             checks.fields(self, positive=("initializer_range",))
 
 
-class Recurrence(Layer):
+class Recurrence(layers.Layer):
     """One layer of long short-term memory: ``weight_ih`` (C, 4C) reads the token, ``weight_hh``
     (C, 4C) the state, and ``bias`` (4C,) is the sum of PyTorch's two.
 
@@ -56,9 +45,9 @@ class Recurrence(Layer):
     """
 
     def __init__(self, n_embd, dtype=np.float32):
-        self.weight_ih = Parameter(np.zeros((n_embd, 4 * n_embd), dtype), "attn")
-        self.weight_hh = Parameter(np.zeros((n_embd, 4 * n_embd), dtype), "attn")
-        self.bias = Parameter(np.zeros(4 * n_embd, dtype), "attn")
+        self.weight_ih = layers.Parameter(np.zeros((n_embd, 4 * n_embd), dtype), "attn")
+        self.weight_hh = layers.Parameter(np.zeros((n_embd, 4 * n_embd), dtype), "attn")
+        self.bias = layers.Parameter(np.zeros(4 * n_embd, dtype), "attn")
 
     def forward(self, x):
         """x (B, T, C) -> h (B, T, C)."""
@@ -75,11 +64,11 @@ class Recurrence(Layer):
         return dx
 
 
-class RecurrentBlock(Layer):
+class RecurrentBlock(layers.Layer):
     """Layer norm, recurrence, dropout: ``y = dropout(lstm(ln_1(x)))``, with ``residual`` plus x."""
 
     def __init__(self, config, dropout, dtype=np.float32):
-        self.ln_1 = LayerNorm(config.n_embd, config.layer_norm_epsilon, dtype)
+        self.ln_1 = layers.LayerNorm(config.n_embd, config.layer_norm_epsilon, dtype)
         self.lstm = Recurrence(config.n_embd, dtype)
         self.dropout, self.residual = dropout, config.residual
 
@@ -100,7 +89,7 @@ class RecurrentBlock(Layer):
         return ops.residual_backward(dy, dx) if self.residual else dx
 
 
-class LSTM(Layer):
+class LSTM(layers.Layer):
     """The trunk: optional positions, the layers, the last layer norm.
 
     Dropout acts on the output of each layer but the last, as in PyTorch's LSTM.  Weights and
@@ -116,16 +105,16 @@ class LSTM(Layer):
         if not isinstance(c, LSTMConfig):
             raise ValueError(f"LSTM: the config is {checks.brief(c)}, expected an LSTMConfig")
         self.dtype = checks.dtype("LSTM", dtype)
-        self.wpe = Positions(c.n_positions, c.n_embd, dtype) if c.positions else None
+        self.wpe = layers.Positions(c.n_positions, c.n_embd, dtype) if c.positions else None
         self.h = [RecurrentBlock(c, c.dropout if i < c.n_layer - 1 else 0.0, dtype)
                   for i in range(c.n_layer)]
-        self.ln_f = LayerNorm(c.n_embd, c.layer_norm_epsilon, dtype)
+        self.ln_f = layers.LayerNorm(c.n_embd, c.layer_norm_epsilon, dtype)
         for name, p in self.named_parameters():
             if p.group == "attn":
                 p.data[...] = uniform(p.data.shape, seed, name)
                 p.data *= c.initializer_range or 1 / math.sqrt(3 * c.n_embd)
             elif p.group == "pos":
-                p.data[...] = standard_normal(p.data.shape, seed, name)
+                p.data[...] = layers.standard_normal(p.data.shape, seed, name)
                 p.data *= 0.02
 
     @single_threaded_blas
@@ -135,25 +124,24 @@ class LSTM(Layer):
         ``need_dx=False`` says that nothing below the trunk learns, as in :class:`minifpt.GPT2`.
         """
         c = self.config
-        tokens_before("LSTM", c, x)
+        layers.tokens_before("LSTM", c, x)
         checks.dropout("LSTM", c.dropout, train, rng)
         cache, keep, x = {}, need_dx, x.astype(self.dtype, copy=False)
         if c.positions:
             x, cache["wpe"] = self.wpe.forward(x)
             keep = keep or self.wpe.learns()
         cache["keep"] = keep
-        x, cache["h"], keep = blocks_forward(self.h, x, keep, train, rng)
+        x, cache["h"], keep = layers.blocks_forward(self.h, x, keep, train, rng)
         y, cache["ln_f"] = self.ln_f.forward(x)
         cache["shape"] = y.shape
         return y, cache if keep or self.ln_f.learns() else None
 
     @single_threaded_blas
     def backward(self, dy, cache):
-        """dy (B, T, C) -> dx (B, T, C), or ``None`` if the lowest layers are frozen and forward
-        had ``need_dx=False``."""
+        """dy (B, T, C) -> dx (B, T, C), or ``None`` where nothing so far down learns."""
         dy = checks.backward("LSTM", dy, cache, self.dtype)
         dy = self.ln_f.backward(dy, cache["ln_f"])
-        dy = blocks_backward(self.h, dy, cache["h"])
+        dy = layers.blocks_backward(self.h, dy, cache["h"])
         if not cache["keep"]:
             return None
         return self.wpe.backward(dy, cache["wpe"]) if self.config.positions else dy
@@ -162,4 +150,4 @@ class LSTM(Layer):
 def uniform(shape, seed, name):
     """Return uniform numbers of mean 0 and standard deviation 1, float32, which depend on
     ``seed`` and ``name`` alone."""
-    return math.sqrt(3) * (2 * generator(seed, name).random(shape, np.float32) - 1)
+    return math.sqrt(3) * (2 * layers.generator(seed, name).random(shape, np.float32) - 1)

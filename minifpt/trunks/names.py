@@ -35,8 +35,7 @@ LSTM_NAME = re.compile(r"lstm(?::(\d{1,3})x(\d{1,5}))?(,residual)?(,positions)?(
 
 
 def load_object(text):
-    """Return the class or function that ``FILE.py:NAME`` names.  A file that has changed is run
-    again."""
+    """Return the class or function ``FILE.py:NAME``; a file that has changed is run again."""
     path, name = USERS_OWN.fullmatch(text).groups()
     path = Path(path)
     if not path.is_file():
@@ -66,9 +65,8 @@ def run_file(path, code):
 
 
 def code_crc(*texts):
-    """Return a CRC-32 of the code, without comments and layout, of every ``FILE.py:NAME`` in the
-    names of tasks and trunks, and of the modules beside these files that they import; ``None`` if
-    there is none."""
+    """Return a CRC-32 of the code, without comments and layout, of every ``FILE.py:NAME`` in names
+    of tasks and trunks, and of modules beside these files that they import; or ``None``."""
     names = [name for text in texts for name in own_names(text)]
     for name in names:
         if not Path(name[1]).is_file():
@@ -272,8 +270,7 @@ class TrunkSpec:
 
     def _pairs(self, trunk, other):
         """Yield (array of the trunk, the other trunk's) for each that a mixed trunk replaces, a
-        parameter or some of its columns.  Of more positions than the trunk has, it takes the
-        first."""
+        parameter or some of its columns.  Of more positions than the trunk has, the first serve."""
         whole = (slice(None),)
         replaced = {name: whole if is_whole else self.mask.columns(name, p) for (name, p), is_whole
                     in zip(trunk.named_parameters(), self.mask.select(trunk).values(), strict=True)}
@@ -321,7 +318,7 @@ class TrunkSpec:
                 if bert.is_bert(self.name):
                     return bert.read_config(path, dropout)
                 if llama_files.is_llama(self.name):
-                    return llama_files.config_at(path, dropout)
+                    return llama_files.load(path, dropout)[0]
                 settings, tensors = weights.load(path, dropout)
                 config = config_of(settings, path, GPT2Config)
                 check_size(path, config, tensors)

@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 
+from ..faults import rms
 from ..tracing import trace
 from . import decoded, differences, encoded, formulas
 from .frames import SURE, TOKENS, axes_of, axes_of_weight
@@ -13,8 +14,7 @@ FLOATS = "value", "numerical", "nudge", "scale", "noise"  # of a difference
 
 def checked(t, double, task, x, y, rng, count, progress):
     """Return differences of the loss for ``count`` entries of the gradients of a trace ``t``, and
-    what each fault gives at these entries; ``{"unchecked": reason}`` where the model does not run
-    in float64."""
+    what each fault gives there; ``{"unchecked": reason}`` if it does not run in float64."""
     frozen = copy.deepcopy(double)
     try:
         right = traced(double, task, x, y, rng)
@@ -37,7 +37,7 @@ def checked(t, double, task, x, y, rng, count, progress):
         return left_out(f"this model does not run in float64 ({' '.join(str(e).split())})")
     flat = [(i, name, at, grad) for i, _, name, grad, places in entries for at in places]
     rows = [{"step": i, "name": name, "at": at, "value": float(grad[at]),
-             "numerical": d.numerical, "nudge": d.nudge, "scale": differences.size(grad),
+             "numerical": d.numerical, "nudge": d.nudge, "scale": rms(grad),
              "noise": d.noise} for (i, name, at, grad), d in zip(flat, results, strict=True)]
     return {"differences": packed(rows),
             "breaks": [run_fault(fault, double, task, x, y, rng, rows)
@@ -121,8 +121,7 @@ def unpacked(columns):
 
 
 def as_inputs(entries, steps):
-    """Yield the entries as :func:`differences.measure` takes them: q, k and v are parts of the
-    input qkv."""
+    """Yield the entries for :func:`differences.measure`, to which q, k and v are parts of qkv."""
     for i, n, name, grad, places in entries:
         expected = {at: grad[at] for at in places}
         if steps[i].op == "attention":
@@ -130,7 +129,7 @@ def as_inputs(entries, steps):
             expected = {(b, t, "qkv".index(name) * H * D + h * D + d): value
                         for (b, h, t, d), value in expected.items()}
             name = "qkv"
-        yield n, name, differences.size(grad), expected
+        yield n, name, rms(grad), expected
 
 
 def run_fault(fault, model, task, x, y, rng, rows):

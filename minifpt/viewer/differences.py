@@ -146,11 +146,6 @@ def relative(a, n, scale, noise=0.0):
     return max(0.0, abs(a - n) - noise) / max(abs(a), abs(n), scale, 1e-300)
 
 
-def size(a):
-    """Return the root mean square of an array, with which the error of an entry is compared."""
-    return float(np.sqrt(np.mean(np.square(a, dtype=np.float64)))) if a.size else 0.0
-
-
 def measure(nudged, gradients, progress=True):
     """Return the :class:`Difference` of each entry, in order.
 

@@ -52,8 +52,7 @@ def restore(model, data):
 
 
 def picture(run, task, x, y, n):
-    """Return attention on one example, accuracy on 64 test examples, and the probabilities of the
-    right answers."""
+    """Return attention and the right answers' probabilities on an example, and test accuracy."""
     test = task.batch(np.random.default_rng([run.settings["seed"], 1]), 64, "test")
     _, accuracy = training.evaluate(run.model, task, *test)
     with run.model.all_frozen(), trace(run.model) as t:

@@ -72,11 +72,6 @@ def text_of(function, name):
                  if re.match(rf"{name}(_\S+|\[[^]]*\])? = ", piece, re.IGNORECASE)), "")
 
 
-def own(op, back=False):
-    """Return the textbook's function of an operation, forward or back; ``None`` for others."""
-    return vars(F).get(f"{op}_backward" if back else op)
-
-
 def operands(step, inner):
     """Return {name: array or number} of all that a backward step's formulas name.
 
@@ -109,8 +104,7 @@ def operands(step, inner):
         D = C // n_head
         names["dq"], dk, dv = np.split(names["dqkv"], 3, axis=2)
         for name, d in (("dk", dk), ("dv", dv)):          # (B, T, few, copies)
-            names[name] = np.moveaxis(d.reshape(B, T, few // D, -1, D), 3, 4).reshape(
-                B, T, few, -1)
+            names[name] = np.moveaxis(d.reshape(B, T, few // D, -1, D), 3, 4).reshape(B, T, few, -1)
     elif op == "last_tokens":
         names["padded"] = step.output
     elif op == "log_sum_exp":

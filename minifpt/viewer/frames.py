@@ -9,6 +9,8 @@ import textwrap
 
 import numpy as np
 
+from .. import functional as F
+from ..checks import arrays_in
 from . import encoded, formulas
 
 TOKENS = "token", "query", "key", "position"              # axes that are cut at their front
@@ -81,12 +83,6 @@ def axes_of_weight(op, a):
             "unembedding": ("symbol", "channel")}.get(op, ("in", "out"))
 
 
-def fold_of(layer):
-    """Return a layer's block, ``trunk.h.0`` for ``trunk.h.0.attn``; ``None`` outside blocks."""
-    match = re.match(r"(.*?\b\d+)(?:\.|$)", layer)
-    return match and match[1]
-
-
 class Telling:
     """Describe each step of a trace for the page."""
 
@@ -101,7 +97,8 @@ class Telling:
         """Return one step as plain JSON."""
         return {
             "name": step.name, "layer": step.layer, "op": step.op, "back": step.backward,
-            "fold": fold_of(step.layer),
+            # Its block: trunk.h.0 for trunk.h.0.attn, None outside blocks.
+            "fold": next(iter(re.findall(r"^.*?\b\d+(?=\.|$)", step.layer)), None),
             "inside": self.number.get(step.inside, None),
             "partner": self.number.get(step.partner, None),
             "source": self.source(step.function), "run": self.run(step),
@@ -120,8 +117,7 @@ class Telling:
             return {"name": name, "array": self.store.add(value, ("example", "token", "choice")[
                 :value.ndim])}
         owner = self.parameters.get(id(value))
-        axes = (axes_of_weight if owner or like else axes_of)(*(
-            (op, value) if owner or like else (op, name, value)))
+        axes = axes_of_weight(op, value) if owner or like else axes_of(op, name, value)
         entry = {"name": name, "array": self.store.add(value, axes)}
         return entry | ({"parameter": owner[0], "trained": owner[1]} if owner else {})
 
@@ -151,7 +147,8 @@ class Telling:
                 "middle": [self.part(step.op, "probabilities", step.cache.probabilities)
                            ] if heads else [], "missing": missing,
                 "keeps": [{"name": n, "text": describe(v)} for n, v in cached.items()],
-                "bytes": sum(map(held, stored)), "form": type(step.cache).__name__}
+                "bytes": sum(a.nbytes for a in arrays_in(stored)),
+                "form": type(step.cache).__name__}
 
     def backward(self, step):
         inner = {s.op: s for s in self.t.steps if s.inside is step}
@@ -188,7 +185,7 @@ class Telling:
                 refs[operand] = self.part(step.op, operand, value)["array"]
             else:
                 refs[operand] = {"number": float(value)}
-        paper = formulas.own(step.op, step.backward) or step.function
+        paper = vars(F).get(step.op + "_backward" * step.backward, step.function)  # the textbook's
         return {"text": formulas.text_of(paper, name), "at": it.at, "put": it.put,
                 "over": it.over, "plus": it.plus, "refs": refs,
                 "times": float(names[it.times]) if it.times else 1.0}
@@ -268,10 +265,3 @@ def describe(value):
     if isinstance(value, tuple):
         return f"({', '.join(map(describe, value))})"
     return str(value) if isinstance(value, (bool, int, str, type(None))) else type(value).__name__
-
-
-def held(value):
-    """Return the number of bytes of all arrays in a value."""
-    if isinstance(value, (tuple, list)):
-        return sum(map(held, value))
-    return value.nbytes if isinstance(value, np.ndarray) else 0

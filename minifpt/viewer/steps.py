@@ -16,6 +16,7 @@ import numpy as np
 
 from .. import training
 from ..checks import whole
+from ..faults import rms
 from ..files import outputs
 from ..files.runs import Run
 from ..fpt import FPT
@@ -26,7 +27,7 @@ from ..tasks import defaults_of
 from ..tracing import swapped, trace
 from ..trunks.names import TrunkSpec
 from . import checking, encoded, fill, read, stored_array, to_json
-from .differences import in_float64, size
+from .differences import in_float64
 from .film import film, restore
 from .frames import SURE, TOKENS, Store, StoreFull, Telling
 
@@ -141,7 +142,9 @@ def of_task(task, model, *, freeze="fpt", dropout=None, adapt=None, seed=0, **op
     """Do as :func:`steps` for the first step of ``minifpt train``; ``model`` is a name as
     ``--model`` takes it, and ``dropout=None`` takes the task's default."""
     spec = TrunkSpec.parse(model)
-    check_config(spec.config())
+    if isinstance(config := spec.config(), GPT2Config):     # too large a one is not even made
+        C = config.n_embd
+        check_size(config.n_layer * (12 * C * C + 13 * C) + (config.n_positions + 2) * C)
     fpt = FPT.for_task(task, spec, freeze, seed, dropout, adapt)
     return steps(fpt, task, seed=seed, trunk=spec.text, **options)
 
@@ -169,8 +172,7 @@ def of_run(run, task, *, trunk="", every=0, frames=None, differences=150, progre
         norms.append(clip_grad_norm(parameters, most))
         return norms[-1]
     with trace(model) as t, swapped(vars(training), "clip_grad_norm", clip):
-        loss, accuracy = training.step(model, task, run.optimizer, x, y, settings["clip"],
-                                       run.rng)
+        loss, accuracy = training.step(model, task, run.optimizer, x, y, settings["clip"], run.rng)
     after = {name: p.data.copy() for name, p in model.named_parameters()}
     loss_after, _ = training.evaluate(model, task, x, y)
     restore(model, before)                                # the trace holds these very arrays
@@ -222,13 +224,6 @@ def check_size(n):
                          "stepped through: choose minigpt-language, or random:2x4x128")
 
 
-def check_config(config):
-    """Raise ``ValueError`` for a config of a GPT-2 with too many parameters, before it is made."""
-    if isinstance(config, GPT2Config):
-        C = config.n_embd
-        check_size(config.n_layer * (12 * C * C + 13 * C) + (config.n_positions + 2) * C)
-
-
 def tokens_of(task, x):
     """Return the names of the tokens, or their text in each example, and the examples' pictures."""
     names = task.token_names() if hasattr(task, "token_names") else []
@@ -266,9 +261,9 @@ def adam(run, store, before, after, norm):
     at = {id(p): i for i, p in enumerate(optimizer.parameters)}
     for name, p in run.model.named_parameters():
         row = {"name": name, "group": p.group, "trained": p.trainable, "shape": list(p.data.shape),
-               "moved": size(after[name] - before[name]),
+               "moved": rms(after[name] - before[name]),
                "changed": int((after[name] != before[name]).sum()),
-               "size": size(before[name])}
+               "size": rms(before[name])}
         i = at.get(id(p))
         if i is not None and p.grad is not None:
             axes = ("in", "out") if p.data.ndim == 2 else ("channel",) * p.data.ndim

@@ -51,9 +51,10 @@ def draw(data, names=()):
     adam(fig.add_subplot(grid[2, 0]), data["adam"], data["losses"])
     for i, step in enumerate(columns, 1):
         layer, _, op = short(step["name"]).rpartition(".")
-        out = next((p for p in step.get("middle") or step["out"] if "array" in p), None)
-        name = op if named(out) == "y" else named(out)
-        matrix(fig.add_subplot(grid[1, i]), data, out and out["array"], f"{layer}\n{name}")
+        out = next((p for p in step.get("middle") or step["out"] if "array" in p), {})
+        name = out.get("name", "")
+        matrix(fig.add_subplot(grid[1, i]), data, out.get("array"),
+               f"{layer}\n{op if name == 'y' else name}")
         back = None if step["partner"] is None else data["steps"][step["partner"]]
         backward(fig.add_subplot(grid[2, i]), data, step, back)
     loss(fig.add_subplot(grid[1, n - 1]), fig.add_subplot(grid[2, n - 1]), data)
@@ -137,10 +138,6 @@ def short(name):
     return name.removeprefix("trunk.")
 
 
-def named(part):
-    return "" if part is None else part["name"]
-
-
 def values(data, number):
     """Return a matrix: the last two axes of an array of the file, of its first example and head."""
     array = stored_array(data, number)
@@ -187,8 +184,7 @@ def backward(ax, data, step, back):
         return
     out = [p for p in back["out"] if "array" in p]
     part = next((p for p in out if p.get("trained")), out[0])
-    matrix(ax, data, part["array"],
-           f"← {part['name']}" + " (trained)" * bool(part.get("trained")))
+    matrix(ax, data, part["array"], f"← {part['name']}" + " (trained)" * bool(part.get("trained")))
 
 
 def loss(top, bottom, data):
