@@ -213,7 +213,7 @@ class FPT(Layer):
         if str(folder).endswith((".npz", ".safetensors")):
             raise ValueError(f"save: got {folder}, expected the name of a new folder")
         if not hasattr(self.trunk, "save_folder"):
-            raise ValueError(f"save: Transformers cannot read a {type(self.trunk).__name__}, "
+            raise ValueError(f"save: Transformers cannot read {type(self.trunk).__name__} trunks, "
                              "expected a GPT2 or a Llama")
         dtype = weights.weight_dtype(np.float32 if dtype is None else dtype)
         layers = io.BytesIO()

@@ -336,7 +336,8 @@ def test_a_folder_with_a_run_is_not_written_over(capsys, folder):
     before = {p: p.read_bytes() for p in (folder / "a").iterdir()}
     fails(capsys, folder, TRAIN, "--out", "a", part="already holds a run")
     fails(capsys, folder, TRAIN, "--out", "a", "--resume", "--lr", 1, part="lr = 0.003, not 1.0")
-    fails(capsys, folder, TRAIN, "--out", "a/config.json", part="is a file, expected a folder")
+    for line in TRAIN + " --out a/config.json", "lessons a/config.json --no-open":
+        fails(capsys, folder, line, part="a/config.json is a file, expected a folder")
     assert {p: p.read_bytes() for p in (folder / "a").iterdir()} == before
 
 

@@ -377,6 +377,6 @@ def test_a_worksheet_is_a_page_a_notebook_and_a_key(tmp_path):
     assert json.loads(notebook.read_text(encoding="utf-8"))["nbformat"] == 4
     assert "It should be" in key.read_text(encoding="utf-8")
     assert "It should be" not in page.read_text(encoding="utf-8")
-    for items, message in ((0, "too few"), (999, "too few")):
+    for items, message in ((0, "at least 1"), (999, "too few")):
         with pytest.raises(ValueError, match=message):
             worksheet.draw(3, items=items)

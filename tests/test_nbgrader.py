@@ -56,8 +56,10 @@ def test_no_solution_is_left_when_marks_are_cleared(course):
                 assert result.status == "not answered yet"
 
 
-def test_an_assignment_is_not_replaced(course, fails):
-    assert "is there already" in fails("lessons", "--nbgrader", course)
+def test_an_assignment_is_not_replaced(course, tmp_path, fails):
+    shutil.copytree(course / "source" / "lesson_02", tmp_path / "source" / "lesson_02")
+    assert "is there already" in fails("lessons", "--nbgrader", tmp_path)
+    assert not (tmp_path / "source" / "lesson_01").exists()  # nothing of a refused set is written
 
 
 def test_a_check_that_fails_says_why(course):

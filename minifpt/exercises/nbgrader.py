@@ -37,19 +37,19 @@ def write_assignments(folder):
 
     Raises ``ValueError`` where there is an assignment already: a teacher may have changed it.
     """
-    folder, lessons, written = Path(folder), lessons_folder(), []
-    for path in sorted(lessons.glob("[0-9][0-9]_*.ipynb")):
-        solutions = lessons / "solutions" / f"{path.stem}.py"
-        target = folder / "source" / f"lesson_{path.stem[:2]}" / path.name
+    folder, lessons = Path(folder), lessons_folder()
+    targets = {path: folder / "source" / f"lesson_{path.stem[:2]}" / path.name
+               for path in sorted(lessons.glob("[0-9][0-9]_*.ipynb"))}
+    for target in targets.values():                       # before the first is written
         if target.exists():
             raise ValueError(f"{target} is there already: choose another folder")
-        cells, metadata = assignment(path, solutions)
+    for path, target in targets.items():
+        cells, metadata = assignment(path, lessons / "solutions" / f"{path.stem}.py")
         notebooks.save(target, cells, **metadata)
         save_text(target.parent / "lesson" / path.name, without_outputs(path))
-        written.append(target)
     if not (folder / "nbgrader_config.py").exists():
         save_text(folder / "nbgrader_config.py", CONFIG)
-    return written
+    return [*targets.values()]
 
 
 def assignment(path, solutions):

@@ -66,7 +66,8 @@ def plain(lines):
 def draw(lesson, seed=0, items=6):
     """Return [(code, key)], one in four right.  Raises ``ValueError`` for too few mistakes."""
     seed, functions = checks.seed("worksheet", seed), pool(f"{lesson:02}") if lesson >= 0 else {}
-    rng = np.random.default_rng([max(0, lesson), seed])
+    rng, items = np.random.default_rng([max(0, lesson), seed]), checks.whole(
+        "worksheet", "items", items)
     if not functions:
         raise ValueError(f"worksheet: there is no lesson {lesson}")
     names = [str(name) for name in rng.permutation(list(functions))]
@@ -77,9 +78,9 @@ def draw(lesson, seed=0, items=6):
     # One of each function in turn; those that stand there as they are come last.
     turns = [item for some in (names[n_right:], names[:n_right]) for turn in
              itertools.zip_longest(*(mistakes[name] for name in some)) for item in turn if item]
-    if items < 1 or items - n_right > len(turns):
+    if items - n_right > len(turns):
         raise ValueError(f"worksheet: lesson {lesson} has too few mistakes for {items} items, "
-                         f"expected 1 to {n_right + len(turns)}")
+                         f"expected at most {n_right + len(turns)}")
     sheet += turns[:items - n_right]
     return [sheet[i] for i in rng.permutation(items)]
 

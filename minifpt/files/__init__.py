@@ -40,6 +40,8 @@ def write_beside(path, write, mode="wb"):
     """Call ``write(file)`` with a new file beside ``path``, then rename it to ``path``: after a
     crash there is the old file or the new one, never half of it."""
     path = regular(path, or_folder=True)                  # os.replace refuses a folder
+    if path.parent.is_file():
+        raise ValueError(f"{path.parent} is a file, expected a folder")
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path)
     beside = unfinished(path)

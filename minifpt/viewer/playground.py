@@ -132,7 +132,7 @@ def source_of(spec):
 def check(name, trunk):
     """Raise ``ValueError`` for a trunk that the engine cannot compute."""
     if not isinstance(trunk, GPT2):
-        raise ValueError(f"playground: {name} is a {type(trunk).__name__}, expected a GPT-2")
+        raise ValueError(f"playground: {name} is of kind {type(trunk).__name__}, expected GPT-2")
     c = trunk.config
     if c.n_positions < POSITIONS or c.layer_norm_epsilon != 1e-5 or c.activation_function not in (
             "gelu_new", "gelu_pytorch_tanh"):
