@@ -22,7 +22,7 @@
 #
 # You need a derivative, a matrix product and a little NumPy; [the lesson before the
 # first](23_before_the_first.ipynb) has five questions that say whether you have them. It takes
-# about 50 minutes: 30 to read and run, 5 for your own file, 15 for two exercises.
+# about 50 minutes: 27 to read and run, 8 for your own file, 15 for two exercises.
 
 # %%
 import numpy as np
@@ -189,10 +189,10 @@ for name, gradient in broken.items():
 #
 # From here on the library does this for us. `gradcheck` takes an operation and its backward. An
 # operation has many outputs and no loss, so `gradcheck` makes one: $L = \sum y \cdot r$ with random
-# numbers $r$, so that $dy = r$. Its "relative error" divides the error of one entry by that entry's
-# size, $|a - n| / \max(|a|, |n|)$ for the analytical value $a$ and the numerical value $n$. So a
-# gradient that is 8 times as large as it should be has an error of 7/8 there, and of 7 by our
-# measure (the third line above).
+# numbers $r$, so that $dy = r$. Its "relative error" of one entry is $|a - n| / \max(|a|, |n|,
+# s)$, with the analytical value $a$, the numerical value $n$, and $s$ the root mean square of that
+# gradient. So a gradient that is 8 times as large as it should be has an error of 7/8 there, and of
+# 7 by our measure (the third line above).
 
 # %%
 print(minifpt.gradcheck(F.linear, F.linear_backward, (x, w, b)))
@@ -273,8 +273,8 @@ curves(error, "Two errors pull the step in opposite directions (dotted: 0.1 %)",
 # (with $\varepsilon = 2 \cdot 10^{-16}$ in float64 and $10^{-7}$ in float32).
 #
 # Now look at the dotted line. In float32 most steps make a larger error than a gradient that is
-# 0.1 % wrong, so a check would not see it. In float64 the step of our check is far below the line.
-# So we *check* in float64 and *train* in float32, with the same code.
+# 0.1 % wrong, so a check would not see it. In float64 the error at our check's step is far below
+# the line. So we *check* in float64 and *train* in float32, with the same code.
 #
 # ## Downhill, on a file of your own
 #

@@ -211,7 +211,7 @@ picture(fig)
 #         = p_j \Big( dp_j - \sum_i dp_i\, p_i \Big) $$
 #
 # The sum is one number for each row, the average of $dp$ with the weights $p$. So a $dp$ that is
-# the same for all $p_i$ gives no $dz$. No `(V, V)` matrix is ever made: `(dy * y).sum` along the
+# the same for all $p_i$ gives no $dz$. No `(V, V)` matrix is ever made: `(dp * p).sum` along the
 # last axis is the average of every row at once.
 
 # %%

@@ -300,9 +300,9 @@ print(f"largest change: {moved:.0e}")
 #
 # Then five strings of 20 bits come in, a token each, and one of them again with half of its bits
 # hidden. Copying what is visible and guessing the rest gives 75 %. The only head,
-# `random:1x1x64@1.41` (one block, one head, 64 channels, a standard deviation of $1.41 /
-# \sqrt{64}$), has random weights that are *frozen*; what trains is around them. Does it get beyond
-# 75 %, `"yes"` or `"no"`?
+# `random:1x1x64@1.41` (one block, one head, 64 channels, queries, keys and values with a standard
+# deviation of $1.41 / \sqrt{64}$), has random weights that are *frozen*; the input layer,
+# positions, layer norms and output layer train. Does it get beyond 75 %, `"yes"` or `"no"`?
 
 # %%
 guess = ...
@@ -424,9 +424,9 @@ picture(fig)
 # the byte before it from one head, and the byte before that from another; one head alone could only
 # have brought a mixture of the two.
 #
-# **A map can fool us.** We silence one head of the first block at a time: its rows of the output
-# weight `c_proj` are set to 0, so that nothing reads what it brings. We do it on three pages, and
-# on the same pages without line breaks.
+# **A map can fool us.** After the heads comes one more linear layer, `c_proj`. We silence one head
+# of the first block at a time: the rows of this layer's weight that read it are set to 0. We do it
+# on three pages, and on the same pages without line breaks.
 
 # %%
 PAGES = ["""It was late in the evening when the two sisters came back to the house. The door stood

@@ -82,7 +82,7 @@ picture(fig)
 # %% [markdown]
 # A query is read by its own row only. A key and a value are read by every row that may look at
 # them: a *column* of the picture. The chain rule adds over all paths, so $dk$ and $dv$ of a token
-# must be sums over later tokens, and $dq$ must not.
+# must be sums over this token and later ones, and $dq$ must not.
 #
 # Look at token 0 as well. Its value moves row 0. Its query and its key do not: it has only one
 # token to look at, the share is 1, and nothing can change that.
@@ -141,8 +141,8 @@ print("above the diagonal of dS:", int((dS[above] != 0).sum()))
 #
 # The library does the same for all heads and sequences at once; in its cache $A$ is called
 # `probabilities`. Dropout, where it is on, multiplies $A$ by a mask of 0 and $1/(1-p)$ before the
-# product with $v$; an entry that was dropped gets no gradient. Its $dS$ is lesson 2's function. Is
-# all of it right? `gradcheck` moves each number up and down, as in lesson 1.
+# product with $v$; an entry that was dropped gets no gradient. The library computes $dS$ by lesson
+# 2's function. Is all of it right? `gradcheck` moves each number up and down, as in lesson 1.
 
 # %%
 show(F.softmax_backward)
@@ -327,9 +327,9 @@ picture(fig)
 # %% [markdown]
 # Read a column from the second row on: each dark cell is a mistake that this data does not show.
 # With one token the share is always 1, so the right $dS$ is 0; transposed or not, with its factor
-# or without, it stays 0. With one channel a head $\sqrt D = 1$. With one head there is nothing to
-# move. Only the last column is light all the way down: the *shape* of test data has to be more than
-# one of everything.
+# or without, it stays 0. With one channel a head $\sqrt D = 1$. With one token, or one head, there
+# is nothing to move. Only the last column is light all the way down: the *shape* of test data has
+# to be more than one of everything.
 #
 # **Heads that have learned to look.** We let the shipped language model predict a text, carry the
 # loss back, and record both passes with `minifpt.trace`. Inside each attention layer it finds the

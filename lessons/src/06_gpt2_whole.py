@@ -280,9 +280,10 @@ check("gelu_exact_backward", gelu_exact_backward)
 # %% [markdown]
 # ## Going further
 #
-# **A residual connection forgotten.** We leave out the *outer* one on the way back: the last line
-# returns `da` alone. A block has 12 arrays of parameters, and an input $x$. For how many of these
-# 13 does the check find a wrong gradient?
+# **A residual connection forgotten.** We leave out the one past attention on the way back: the
+# block hands down $\text{ln}_1^\top\,\text{attn}^\top du$ alone, without $du$. A block has 12
+# arrays of parameters, and an input $x$. For how many of these 13 does the check find a wrong
+# gradient?
 
 # %%
 guess = ...

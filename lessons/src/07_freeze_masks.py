@@ -145,7 +145,7 @@ for title, text in masks.items():
         f"{calls[op]} {op}" for op in ("linear", "layer_norm", "gelu", "attention") if calls[op]))
 
 # %% [markdown]
-# Under the fourth mask only the top block runs back, and the output layer: nothing below needs a
+# Under the fourth mask only the top block and the layers above it run back: nothing below needs a
 # gradient. But a frozen layer *above* a trained one must run back, because the gradient has to get
 # past it. Under the third mask one scale at the bottom is trained, and the whole trunk runs back.
 #
@@ -159,11 +159,11 @@ for title, text in masks.items():
 # $$ dw_l \text{ is wanted} \iff w_l \text{ is trained}, \qquad
 #    dx_l \text{ is wanted} \iff \text{something below } l \text{ is trained} $$
 #
-# So a full step costs three products a layer. Under FPT's mask it costs two, because none of the
-# large matrices gets a $dw$. A layer below the lowest trained one costs one. The library goes
-# through the blocks from the bottom. From the first block that learns on, it keeps what the way
-# back will read (`keep`). Below that block it keeps nothing. (In the last block all that follows
-# attention is computed only for the tokens that are read. There $N$ is smaller.)
+# So a full step costs three products a layer, and two for the lowest. Under FPT's mask it costs
+# two, because none of the large matrices gets a $dw$. A layer below the lowest trained one costs
+# one. The library goes through the blocks from the bottom. From the first block that learns on, it
+# keeps what the way back will read (`keep`). Below that block it keeps nothing. (In the last block
+# all that follows attention is computed only for the tokens that are read. There $N$ is smaller.)
 
 # %%
 show(minifpt.layers.blocks_forward, lines=("keep =", "caches.append"))
@@ -265,12 +265,12 @@ report("pos,ln,attn,mlp", KeepsNothing)
 # %% [markdown]
 # So, the question at the top. FPT trains about one per cent, and its step still computes two of
 # three products. It saves the third. It also saves memory, which we did not measure: the inputs of
-# frozen matrices are not stored, and Adam keeps no running means for a frozen number. It does not
+# frozen matrices are not stored, and Adam stores nothing for a frozen number. It does not
 # save the way back: that ends at the lowest block that learns, and FPT trains in the lowest.
 #
 # ## A Frozen Pretrained Transformer, on your own file
 #
-# `last_tokens` and its backward pass are all that is missing in `mine.py` (4 minutes): the answer
+# `last_tokens` and its backward pass are all that is missing in `mine.py` (5 minutes): the answer
 # is read at the last tokens. The cache is `LastTokensCache(x.shape, n)`. Now the experiment of
 # lesson 0 runs on your functions. The trunk is the language model that ships, frozen; the task is
 # bit XOR.
@@ -324,8 +324,8 @@ check("products_of_a_step", products_of_a_step)
 
 # %% [markdown]
 # **3.** An FPT over GPT-2 base, 12 blocks. Write the text of a mask that freezes attention and
-# feed-forward everywhere and all of the `k` lowest blocks, so that nothing runs back below block
-# `k`. All else is trained. (`minifpt.FreezeMask.parse` reads it.)
+# feed-forward everywhere, and all that lies below block `k`, so that nothing runs back there. All
+# else is trained. (`minifpt.FreezeMask.parse` reads it.)
 
 # %%
 def freeze_below(k):
@@ -403,10 +403,10 @@ check("clipped_step", clipped_step)
 
 # %% [markdown]
 # **5.** *Open.* You may train a given number of parameters, no more. Which? The output layer must
-# be among them, because it starts at random. The check only tests that you stay within the budget
-# and use at least half of it. Then set `RUN` to `True` and measure the accuracy on bit XOR and the
-# time of a step. Try budgets from 1,000 to 40,000. Is a number better spent low or high, on scales,
-# on biases, on positions? Do you find the same with another seed?
+# be among them, because it starts at random. The check tests only this, and that you use at least
+# half of the budget and stay within it. Then set `RUN` to `True` and measure the accuracy on bit
+# XOR and the time of a step. Try budgets from 1,000 to 40,000. Is a number better spent low or
+# high, on scales, on biases, on positions? Do you find the same with another seed?
 
 # %%
 def spend(sizes, budget):

@@ -88,8 +88,8 @@ for seed, model in enumerate(xor_models):
 # A share says where a head looks, not what that is good for. So we change the model while it runs:
 # `minifpt.trace(model, change={layer: function})` replaces the output of a layer. To **mute** a
 # head is to set all its probabilities to 0, so that it brings nothing. We mute each of the 24
-# heads, one at a time. Then we mute none, but let no head at all look five tokens back from where
-# the answer is read, or one token, or two. In run 0, how many per cent of the bits are right
+# heads, one at a time. Then we mute none, but let no head at all look one token back from where the
+# answer is read, then two, three, four and five. In run 0, how many per cent of the bits are right
 # without the one head that gives most to the token five back?
 
 # %%
@@ -134,8 +134,8 @@ for seed, model in enumerate(xor_models):
 # is the head that costs most. The trunk is the same. Training uses it differently each time.
 #
 # But the look five tokens back is needed, whichever heads have it. With five seeds (`python -m
-# benchmarks.inside looks`) the model keeps 54 to 63 % of the bits without it, about as in the two
-# runs above, and 91 % or more without the looks at any other distance up to six. The head that
+# benchmarks.inside looks`) the model gets 54 to 63 % of the bits right without it, about as in the
+# two runs above, and 91 % or more without the looks at any other distance up to six. The head that
 # looks there most is the one that is missed most with three seeds of five.
 #
 # ## How is XOR computed?
@@ -347,7 +347,8 @@ print("equal shares would give 0.20; the language trunk's first heads:",
 #
 # Does it go by *what* the string looks like, or did it learn positions? We take the same examples
 # and rotate the five strings, so that the right one comes first, then second, and so on. What
-# happens to the attention of *language*'s first head above: does it "stay" or "move along"?
+# happens to the attention of *language*'s head with the largest share: does it "stay" or "move
+# along"?
 
 # %%
 guess = ...
@@ -465,7 +466,7 @@ check("say_the_mean", say_the_mean)
 # %% [markdown]
 # ## Going further
 #
-# **Another learning rate.** In memory *language* was ahead. Is a head start what language gives? A
+# **Another learning rate.** In memory *language* was ahead. Does language give an advantage? A
 # learning rate that suits one trunk need not suit another. We give both three times as much. Who is
 # ahead in the end now, "language" or "matched random"?
 
@@ -480,7 +481,7 @@ draw(faster, 0.06)
 # %% [markdown]
 # In this run the order is reversed: now *matched random* ends ahead. With five seeds (`python -m
 # benchmarks.inside rates`) language ends ahead with each at 0.02, by 2 to 12 points. At 0.06 it is
-# ahead with three and behind with two, by 4 points at most. So the head start came from the
+# ahead with three and behind with two, by 4 points at most. So the advantage came from the
 # learning rate: to compare trunks, let each have the rate that suits it.
 #
 # **4.** *Open.* Language or size? Make several runs of two kinds, and ask whether the difference

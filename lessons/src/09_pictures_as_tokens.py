@@ -268,8 +268,9 @@ curves({name: 100 * histories[key]["test_accuracy"] for name, key in (
        inks=(color.language, color.teal, color.ochre), ylim=(0, 100), level=10)
 
 # %% [markdown]
-# To tear all pictures up in the same way costs little. For us they become riddles, because we look
-# for lines that go on. Nothing in the model does: if token $t$ holds patch $\pi(t)$, then
+# To tear all pictures up in the same way costs little, if anything. For us they become riddles,
+# because we look for lines that go on. Nothing in the model does: if token $t$ holds patch
+# $\pi(t)$, then
 #
 # $$ e_t = x_{\pi(t)}\, w + b + \ell_t $$
 #
@@ -327,9 +328,10 @@ print(minifpt.gradcheck(from_pixels, image))
 
 # %% [markdown]
 # That is the whole way, from ten scores through six blocks to the pixels. (784 pixels are many, so
-# `gradcheck` moves all of them at once, along a few random directions.) Now we use it. We move
-# each pixel by the same small step $\varepsilon$, in the direction that makes the loss $L$ of the
-# right answer larger (the **fast gradient sign method**, Goodfellow et al., arXiv 1412.6572):
+# `gradcheck` moves a few of them alone, and all of them at once along eight random directions.) Now
+# we use it. We move each pixel by the same small step $\varepsilon$, in the direction that makes
+# the loss $L$ of the right answer larger (the **fast gradient sign method**, Goodfellow et al.,
+# arXiv 1412.6572):
 #
 # $$ \text{image}' = \text{clip}_{[0, 1]}\big( \text{image} + \varepsilon\, \text{sign}
 #    (\partial L / \partial\, \text{image}) \big) $$

@@ -33,11 +33,12 @@ from minifpt.layers import Parameter
 # ## Where a text is cut
 #
 # A model reads **tokens**. If a token is a word, the model has none for a word that it never saw.
-# If it is a byte, every text can be written, but a text has many tokens, and attention pays for
-# each pair. GPT-2 stands between the two, with **byte-pair encoding** (Sennrich, Haddow and
-# Birch, *Neural Machine Translation of Rare Words with Subword Units*, arXiv 1508.07909). It begins
-# with bytes, finds the pair of neighbours that occurs most often, makes one symbol of this pair,
-# and does so again and again. The list of these **merges**, in their order, is all that is learned.
+# If it is a byte, every text can be written, but a text has many tokens, and attention (lesson 4)
+# computes a score for each pair. GPT-2 stands between the two, with **byte-pair encoding**
+# (Sennrich, Haddow and Birch, *Neural Machine Translation of Rare Words with Subword Units*, arXiv
+# 1508.07909). It begins with bytes, finds the pair of neighbours that occurs most often, makes one
+# symbol of this pair, and does so again and again. The list of these **merges**, in their order, is
+# all that is learned.
 #
 # The text is 30,000 characters of a file that ships with the library, the ends of five novels. Its
 # words are cut apart first, each with the space before it, so that no symbol spans two words. Which
@@ -149,7 +150,7 @@ print("the product is the rows that the ids name:", bool((X @ w == w[ids]).all()
 #
 # Row $v$ of the table was used at each place where word $v$ stands, and each place adds its
 # gradient. This is called a **scatter-add**. NumPy has a short line that looks like it: `dw[ids] +=
-# dy`. The word *the* stands three times in our sentence, so three gradients belong into its row of
+# dy`. The word *the* stands three times in our sentence, so three gradients belong in its row of
 # `dw`. How many of them are in it after that line?
 
 # %%

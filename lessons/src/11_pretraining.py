@@ -222,7 +222,7 @@ print(f"\nminigpt-language: {write(shipped, 200)!r}")
 #
 # Here is a small slip: we forget to shift. The target at each position is the byte that stands
 # there, `y = x`. Nothing complains. How many bits per byte are left after 60 steps of training:
-# more than the unigram's 4.45, between them and 1, or fewer than 1?
+# more than the unigram's 4.45, between 1 and 4.45, or fewer than 1?
 
 # %%
 guess = ...                                               # "more", "between" or "fewer"

@@ -148,7 +148,7 @@ print(f"momentum: {steps:.0f} steps at its best rate, {lr_momentum:.4f}")
 # $$ m \leftarrow \beta_1 m + (1 - \beta_1)\, g, \qquad
 #    v \leftarrow \beta_2 v + (1 - \beta_2)\, g^2 $$
 #
-# and moves $x$ by $\eta\, m / \sqrt v$. A gradient that stays the same gives a step of $\eta$,
+# and moves $x$ by $-\eta\, m / \sqrt v$. A gradient that stays the same gives a step of $\eta$,
 # whether it is 1000 or 0.001. But both means start at 0, with $\beta_1 = 0.9$ and
 # $\beta_2 = 0.999$. The first step: how many times $\eta$ is it long?
 
@@ -208,8 +208,9 @@ curves({"both corrected": step_lengths("mv"), "m not corrected": step_lengths("v
 show(Adam._update)
 
 # %% [markdown]
-# Is ours the same? We give both the same 200 gradients. Their sizes differ, because with a gradient
-# that stays the same a mean that was forgotten would not show.
+# Is ours the same? We give both the same 200 gradients. They change from step to step, because with
+# a gradient that stays the same a forgotten mean would not show; and some are so small that
+# $\epsilon$ counts.
 
 # %%
 rng = np.random.default_rng(3)
@@ -308,10 +309,11 @@ for kind, size in sizes.items():
 # norms. Does that matter? We train for 300 steps, with gradient descent and with Adam. Both get the
 # library's clipping, to which we come below.
 #
-# Gradient descent gets its own rate. We tried five, each with five seeds, which takes a minute; the
-# table is in the cell. Then both run here with five seeds, gradient descent at its best rate, Adam
-# at the library's rate for this task, 0.003. (We tried no other for Adam, so it may even be too bad
-# for it.) In how many of the five is gradient descent as good as Adam's *worst* seed?
+# Gradient descent gets its own rate. We tried five, each with five seeds, on another computer; the
+# table is in the cell. (It rounds differently, so you get other numbers at 0.1.) Then both run here
+# with five seeds, gradient descent at its best rate, Adam at the library's rate for this task,
+# 0.003. (We tried no other for Adam, so it may even be too bad for it.) In how many of the five is
+# gradient descent as good as Adam's *worst* seed?
 
 # %%
 guess = ...                                               # of 5

@@ -456,6 +456,8 @@ for name, (low, high) in (("two probes", t_interval(a_i, b_i)),
 #
 # ## Exercises
 #
+# Solutions are in `solutions/13_transfer.py`.
+#
 # **1.** Two arms of $n$ and $m$ runs that do not differ: what is the probability that their ranges
 # do not overlap?
 

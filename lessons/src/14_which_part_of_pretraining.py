@@ -1,8 +1,9 @@
 # %% [markdown]
 # # 14. Which part of pretraining is enough?
 #
-# **On bit memory a frozen language model finds the string, and a frozen random one does not. What
-# is it that reading gave to the model: knowledge, larger weights, or one particular part of it?**
+# **On bit memory a frozen language model finds the string, and one with small random weights does
+# not. What is it that reading gave to the model: knowledge, larger weights, or one particular part
+# of it?**
 #
 # After this lesson you can
 #
@@ -103,7 +104,7 @@ for task, runs in LADDER.items():
 
 # %% [markdown]
 # On the typos alone. On bit memory the great leap is from *random, too small* to *random,
-# rescaled*, and there both have read nothing. Most of what looked like the effect of reading is
+# rescaled*, and there both have read nothing. All that looked like the effect of reading is
 # there the effect of size. Why does size matter at all, when layer norm sets the size of what each
 # block reads?
 #
@@ -111,7 +112,8 @@ for task, runs in LADDER.items():
 #
 # One answer: nothing sets the size of a *score*. Before training, a row that leaves layer norm has
 # entries of size one. Let the weights that make queries and keys have the standard deviation $r /
-# \sqrt C$; we call $r$ the **spread**, a size relative to the width. A query is a sum over $C$
+# \sqrt C$; we call $r$ the **spread** of the weights (not of runs, as in lesson 13), a size
+# relative to the width. A query is a sum over $C$
 # channels, so its entries have the size $\sqrt C \cdot r / \sqrt C = r$, and so have a key's.
 # Entries of a query and a key are independent and have the mean 0, so a product of two has the size
 # $r \cdot r$ and a sum of $D$ such products $\sqrt D$ times as much. The score is this sum divided
@@ -247,16 +249,18 @@ for trunk, values in PAPER_SIZE.items():
 # One frozen random block does what the paper's random trunk did not. The second row has a smaller
 # spread; the third has eight heads of 32 channels instead of four of 64. After 1,000 steps at the
 # same learning rate, 1e-2, both are still near copy and guess. In longer runs all of them get to 95
-# % in the end (one seed each). So the scale, and how the channels are cut into heads, decide how
-# *fast* a random trunk learns this task, and not whether it does. (Narrower heads are more heads,
-# too; these runs do not separate the two.) `docs/results/scale.md` has the whole map.
+# %, the smaller spread at another rate, 3e-2 (one seed each). So the spread of the weights, and how
+# the channels are cut into heads, decide how *fast* a random trunk learns this task, and not
+# whether it does. (Narrower heads are more heads, too; these runs do not separate the two.)
+# `docs/results/scale.md` has the whole map.
 #
 # ## One block of attention
 #
 # Now the other way round. *Matched random* works and *random, too small* does not. In which arrays
-# is it? We make trunks that are too small but for one part, and trunks that are matched but for
-# one. If a part is **enough**, the first kind works; if it is **needed**, the second kind fails.
-# The library builds such trunks by name: `random+h.0.attn.*=statistics:minigpt-language`.
+# does the difference lie? We make trunks that are too small but for one part, and trunks that are
+# matched but for one. If a part is **enough**, the first kind works; if it is **needed**, the
+# second kind fails. The library builds such trunks by name:
+# `random+h.0.attn.*=statistics:minigpt-language`.
 
 # %%
 show(TrunkSpec._make_mixed)
@@ -358,7 +362,7 @@ print(f"FPT on novels        {np.mean(LADDER['typos']['pretrained on novels']):.
 #
 # ## What we know, and what not
 #
-# - On bit memory most of the gap between *pretrained on novels* and *random, too small* is scale.
+# - On bit memory the gap between *pretrained on novels* and *random, too small* is scale.
 #   Scores grow with the square of the spread, what a head writes grows with it, too, and the trunk
 #   learns fast only where both are large.
 # - **This we can say:** one frozen random block, attention and feed-forward layer, is enough for

@@ -121,10 +121,10 @@ for size, one in zip(sizes, lengths, strict=True):
 #
 # $$ dh_{t-1} = \big(dh_t\,(1 - h_t^2)\big)\,u^\top $$
 #
-# The bracket is between 0 and 1 and can only shorten. The rotation keeps the length, and $s$
-# multiplies it. So after $k$ steps the length is at most $s^k$, whatever the tokens are. $0.9^{50}$
-# is 0.005; the rest of what we measured was lost in the bracket. Even $s = 1$ loses something at
-# each step.
+# The factor $1 - h_t^2$ is between 0 and 1 and can only shorten. The rotation keeps the length, and
+# $s$ multiplies it. So after $k$ steps the length is at most $s^k$, whatever the tokens are.
+# $0.9^{50}$ is 0.005; the rest of what we measured was lost in this factor. Even $s = 1$ loses
+# something at each step.
 #
 # ## Clipped and truncated
 #
@@ -211,8 +211,8 @@ curves(lines, "LSTM: the gradient on its way back, median of 8", "steps back, k"
 # ## Bit memory as the judge
 #
 # Some strings of 16 random bits come in, one string a token. Then one of them comes again with
-# about half of its bits hidden, and the model says all 16. The visible half alone gives 75 %: that
-# is the **floor**.
+# about half of its bits hidden, and the model says all 16. The visible half alone gives 75 %,
+# lesson 8's copy and guess: that is the **floor**.
 #
 # One can do better without holding a single string: count how many strings have a 1 at each place,
 # and let the majority decide each hidden bit. This is the **vote**. Only a model above the vote

@@ -235,8 +235,8 @@ for name, values in ASKED.items():
 # for the next byte, holds the byte before it: a bigram for free. At a hidden position the model
 # holds the special token and its position, which say nothing about the text. *All* that it can know
 # has to come through attention, from the right distance. Until a head has learned to look one byte
-# back or one ahead, little is better than the frequencies: a head that looks everywhere alike tells
-# only which bytes the passage has.
+# back or one ahead, the model does little better than the frequencies: a head that looks everywhere
+# alike tells only which bytes the passage has.
 #
 # If this is so, then a model whose heads can already look back should learn faster. We have one:
 # the causal model after its training. We take the mask off it and give it 400 steps with 15 %

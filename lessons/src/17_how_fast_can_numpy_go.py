@@ -576,7 +576,7 @@ print(f"{len(p)} parameters; loss {float(loss.data):.6f}, the library's {library
 #
 # ## Exercises
 #
-# The checks judge counts, not times.
+# The checks judge counts, not times. Solutions are in `solutions/17_how_fast_can_numpy_go.py`.
 #
 # **1.** A layer norm's scale is applied to a batch: $y = x \cdot w$ with $x$ `(N, C)` and $w$
 # `(C,)`, into a new array. How many floating-point operations for each byte?
@@ -606,8 +606,8 @@ check("fewest_operations", fewest_operations)
 
 # %% [markdown]
 # **3.** A tile of attention as above, but the model has a window: each token sees itself and the
-# $w - 1$ tokens before it. A tile takes only the keys that any of its queries may see. How many
-# scores are computed?
+# $w - 1$ tokens before it. A tile takes only the keys that at least one of its queries may see. How
+# many scores are computed?
 
 # %%
 def windowed_scores(T, tile, w):

@@ -46,9 +46,10 @@ from minifpt.tracing import swapped
 # forward pass has its shapes and its definition, a backward pass says only what it returns. The
 # caches and a few helpers are there. Here the file goes into a temporary folder.
 #
-# When you are stuck: the stubs name the lesson that derives them (only RMS norm is from 3, and the
-# exact GELU from 6, not from 21); `minifpt new other.py`, without `--bare`, writes the formulas of
-# the gradients as well; and `minifpt/functional.py` is our answer.
+# When you are stuck: the stubs name the lesson that derives them (but RMS norm and ReLU are from 3
+# and the exact GELU is from 6, not from 21, and `bias` is from 1, not from 10); `minifpt new
+# other.py`, without `--bare`, writes the formulas of the gradients as well; and
+# `minifpt/functional.py` is our answer.
 
 # %%
 folder = tempfile.TemporaryDirectory()
@@ -304,6 +305,8 @@ print(", ".join(f"{name} {count:,}" for name, count in file.calls.most_common())
 #     minifpt train bit-xor --functional mine.py
 #
 # ## Exercises
+#
+# Solutions are in `solutions/18_your_own.py`.
 #
 # **1.** Models train in float32. Scores are divided by $\sqrt D$, and what comes back must have the
 # dtype that went in, or the whole model turns into another one without a word. $S$ `(T, U)` is

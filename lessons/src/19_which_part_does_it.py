@@ -347,9 +347,10 @@ for name, inputs in corrupted.items():
 #
 # Large language models have induction heads (Olsson et al. 2022, arXiv 2209.11895). Has ours, which
 # read novels byte by byte? A string of 24 random letters comes twice. For each of the model's 24
-# heads: the share that a letter of the second time gives to the token *after* the same letter of
-# the first time, and, for the other half of the circuit, the share that each token gives to the
-# token before. How many of the 24 heads have an induction score above one half?
+# heads we measure two shares: its **induction score**, what a letter of the second time gives to
+# the token *after* the same letter of the first time, and, for the other half of the circuit, what
+# each token gives to the token before. How many of the 24 heads have an induction score above one
+# half?
 
 # %%
 guess = ...                                               # induction heads, of 24

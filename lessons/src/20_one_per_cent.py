@@ -453,6 +453,8 @@ for b, name in enumerate(("with B = 0", "with B random")):
 #
 # ## Exercises
 #
+# Solutions are in `solutions/20_one_per_cent.py`.
+#
 # **1.** All layers get adapters of the same rank, as large as a budget of numbers allows. A rank
 # beyond a layer's smaller side adds nothing, so a layer stops there. What is the largest rank? (If
 # the budget is enough for all layers, it is the largest of their smaller sides.)

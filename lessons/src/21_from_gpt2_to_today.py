@@ -234,7 +234,7 @@ for name, (whole, grouped) in megabytes.items():
 # With groups Llama 2's largest model needs less for a token than its smallest one.
 #
 # `grouped_heads` repeats keys and values, so that attention sees all heads as before. In the
-# backward pass a key that served several heads gets the *sum* of their gradients, as each value
+# backward pass a key that served several heads gets the *sum* of their gradients, as every number
 # that is used several times does (lesson 5's second exercise).
 
 # %%
@@ -394,6 +394,8 @@ print(f"trained {sum(learns for _, learns in counts)}, frozen "
 # tasks and beside GPT-2s, are in the repository's `docs/results/llama.md`.
 #
 # ## Exercises
+#
+# Solutions are in `solutions/21_from_gpt2_to_today.py`.
 #
 # **1.** The bytes of a key-value cache, from what a `config.json` says. `size` is the number of
 # bytes of a number.
