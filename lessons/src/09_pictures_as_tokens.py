@@ -161,7 +161,7 @@ reveal(guess, sum(value > final["language"] - 10 for value in final.values()) - 
 curves({name: 100 * history["test_accuracy"] for name, history in histories.items()},
        "printed digits in fonts that were not seen", width=7, level=10, ylim=(0, 100),
        ylabel="digits right (%)", x=histories["language"]["step"], styles=("-", "-.", "--"),
-       inks=(color.language, color.random, color.statistics))
+       inks=(color.language, color.grey, color.statistics))
 print(", ".join(f"{name} {value:.1f} %" for name, value in final.items()))
 
 # %% [markdown]
