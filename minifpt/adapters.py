@@ -204,17 +204,27 @@ def adapt(model, text, seed=0):
             raise ValueError("adapt: bitfit trains biases, and the trunk has none")
         for p in biases:
             p.trainable, p.group = True, "adapter"
-    if kind == "prefix":
+    elif kind == "prefix":
         if "last" not in inspect.signature(trunk.forward).parameters:
             raise ValueError(f"adapt: prefix needs a GPT-2 or a Llama, not {type(trunk).__name__}")
         put(model, trunk, Prefix(trunk, seed, options["tokens"]))
+    else:
+        adapt_layers(model, kind, options, seed)
+    if hasattr(model, "built"):                           # what minifpt.load makes again
+        model.built["adapt"] = text
+    return model
+
+
+def adapt_layers(model, kind, options, seed):
+    """Put low-rank adapters or bottlenecks in the place of the layers that ``on`` names."""
     in_block = re.compile(r"h\.\d+\.")
     fits = (lambda name, layer: type(layer) is Linear) if kind == "lora" else (
         lambda name, layer: in_block.sub("", name) in ("attn", "mlp"))
+    trunk = model.trunk
     layers = [(name.removeprefix("trunk."), layer) for name, layer in named_layers(model)]
     parts = [(name, in_block.sub("", name), layer) for name, layer in layers if fits(name, layer)]
     chosen = {}
-    for pattern in options["on"].split("+") if "on" in options else ():    # lora, bottleneck
+    for pattern in options["on"].split("+"):
         matching = {name: layer for name, part, layer in parts
                     if fnmatchcase(part, pattern) or fnmatchcase(name, pattern)}
         if not matching:
@@ -226,9 +236,6 @@ def adapt(model, text, seed=0):
         put(model, layer, LoRA(layer, name, seed, options["rank"], options["alpha"])
             if kind == "lora" else
             Bottleneck(layer, name, seed, trunk.config.n_embd, options["size"], trunk.dtype))
-    if hasattr(model, "built"):                           # what minifpt.load makes again
-        model.built["adapt"] = text
-    return model
 
 
 def parse(text):
@@ -272,11 +279,11 @@ def merge(model):
         if isinstance(layer, Beside):
             raise ValueError("merge: only low-rank adapters can be merged into the weights, the "
                              f"model has a {type(layer).__name__.lower()}")
-    for layer in layers:
-        if isinstance(layer, LoRA):
-            put(model, layer, layer.plain())
-            for key in "adapt", "model":                  # minifpt.load cannot make it again
-                getattr(model, "built", {}).pop(key, None)
+    merged = [layer for layer in layers if isinstance(layer, LoRA)]
+    for layer in merged:
+        put(model, layer, layer.plain())
+    if merged and hasattr(model, "built"):                # minifpt.load cannot make it again
+        model.built = {k: v for k, v in model.built.items() if k not in ("adapt", "model")}
     return model
 
 

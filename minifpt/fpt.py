@@ -210,7 +210,7 @@ class FPT(Layer):
         float16 for that ``dtype``.  Raises ``ValueError`` for a trunk that Transformers lacks.
         """
         check_exports(self)
-        if str(folder).endswith((".npz", ".safetensors")):
+        if str(folder).endswith(".npz"):
             raise ValueError(f"save: got {folder}, expected the name of a new folder")
         if not hasattr(self.trunk, "save_folder"):
             raise ValueError(f"save: Transformers cannot read {type(self.trunk).__name__} trunks, "

@@ -125,7 +125,7 @@ class GPT2(Pretrained):
 
     @single_threaded_blas
     def backward(self, dy, cache):
-        """dy with the shape of y -> dx (B, T, C), or ``None`` where nothing below it learns."""
+        """dy with the shape of y -> dx (B, T, C), or ``None`` if nothing from wpe down learns."""
         dy = checks.backward("GPT2", dy, cache, self.dtype)
         dy = self.ln_f.backward(dy, cache["ln_f"])
         dy = layers.blocks_backward(self.h, dy, cache["h"])

@@ -230,9 +230,8 @@ class _Check:
                 _stays("backward pass", name, value, arrays)          # a returned dy may change
         names = self.inputs if len(grads) == len(self.inputs) else self.checked
         if len(grads) != len(names):
-            raise ValueError(f"gradcheck: {len(grads)} gradients, expected {len(names)} "
-                             f"({', '.join(names)}); integers have none, options are given by "
-                             "name")
+            raise ValueError(f"gradcheck: {len(grads)} gradients, expected {len(names)} ("
+                             f"{', '.join(names)}); integers have none, options are given by name")
         grads = {name: grad for name, grad in zip(names, grads, strict=True)
                  if grad is not None and name in self.checked}
         for name, grad in grads.items():

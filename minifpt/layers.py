@@ -430,10 +430,11 @@ def tokens_before(where, config, x, past=None):
             and getattr(config, "causal", True)):
         raise ValueError(f"{where}: past is {checks.brief(past)}, expected for a causal trunk a "
                          f"KeyValues for each of {config.n_layer} blocks, with the same tokens")
-    if n + x.shape[1] > config.n_positions and getattr(config, "positions", True):
-        raise ValueError(f"{where}: {n + x.shape[1]} tokens, the trunk has {config.n_positions} "
-                         "positions: use fewer tokens, or a trunk with more positions "
-                         "(random:6x4x128 has 1024)")
+    total = n + x.shape[1]
+    most = getattr(config, "n_positions", total)          # a user's trunk may have no limit
+    if total > most and getattr(config, "positions", True):
+        raise ValueError(f"{where}: {total} tokens, the trunk has {most} positions: use fewer "
+                         "tokens, or a trunk with more positions (random:6x4x128 has 1024)")
     return n
 
 

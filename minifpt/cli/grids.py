@@ -58,8 +58,7 @@ def compare_runs(args):
     option("--rates", type=float, nargs="+", default=(), metavar="LR", help=(
         "learning rates of a sweep for each trunk (default: none)")),
     option("--choices", type=whole, default=experiments.CHOICES, metavar="SEEDS", help=(
-        "validation seeds used to choose the learning rate "
-        f"(default: {experiments.CHOICES})")),
+        f"validation seeds used to choose the learning rate (default: {experiments.CHOICES})")),
     WHERE,
     *run_options(*SETTINGS),
     option("--out", type=path, help=(

@@ -132,8 +132,7 @@ def train(args):
     print(f"next: minifpt report {shlex.quote(str(out))}")
 
 
-@takes(TASKS, MODEL, FREEZE, ADAPT, *run_options("steps", "batch_size", "dropout"),
-       epilog=TRUNKS)
+@takes(TASKS, MODEL, FREEZE, ADAPT, *run_options("steps", "batch_size", "dropout"), epilog=TRUNKS)
 def plan(args):
     task = make_task(args)
     options = tasks.defaults_of(task) | given_options(args, "steps", "batch_size", "dropout")

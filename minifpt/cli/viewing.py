@@ -12,6 +12,7 @@ from ..files import outputs
 from ..fpt import FPT
 from ..freeze import FreezeMask
 from ..gpt2 import GPT2, GPT2Config, LanguageModel
+from ..layers import tokens_before
 from ..reports import attention as attention_maps
 from ..reports import heads as head_forms
 from ..reports import patching
@@ -68,10 +69,8 @@ def shown(args, page, text):
 def summary(args):
     task = make_task(args, "bit-xor")
     model = FPT.for_task(task, args.model, args.freeze, adapt=args.adapt)
-    config = model.trunk.config
-    most = getattr(config, "n_positions", task.tokens)
-    if task.tokens > most and getattr(config, "positions", True):      # an LSTM may have none
-        raise ValueError(f"summary: {task.tokens} tokens, the trunk has {most} positions")
+    config = model.trunk.config                           # raises as a forward pass would
+    tokens_before("summary", config, np.empty((1, task.tokens, config.n_embd)))
     say(f"{args.model} on {task.name}: in {task.tokens} x {task.input_dim}, "
           f"out {task.output_tokens} x {task.output_dim} (tokens x numbers)\n"
           f"{model.summary(task.tokens)}")

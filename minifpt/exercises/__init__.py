@@ -324,11 +324,11 @@ def lines_of(error, code):
     """Return the last lines that led to an error, of a function's code and of its file, or 0."""
     if hasattr(error, "lines"):                           # it was raised in another process
         return error.lines
-    own = of_file = 0
+    in_code = of_file = 0
     for frame, line in traceback.walk_tb(error.__traceback__ if code else None):
-        own = line - code.co_firstlineno + 1 if frame.f_code is code else own
+        in_code = line - code.co_firstlineno + 1 if frame.f_code is code else in_code
         of_file = line if frame.f_code.co_filename == code.co_filename else of_file
-    return own, of_file
+    return in_code, of_file
 
 
 def _general_hint(output, case):

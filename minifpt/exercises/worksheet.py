@@ -66,8 +66,8 @@ def plain(lines):
 def draw(lesson, seed=0, items=6):
     """Return [(code, key)], one in four right.  Raises ``ValueError`` for too few mistakes."""
     seed, functions = checks.seed("worksheet", seed), pool(f"{lesson:02}") if lesson >= 0 else {}
-    rng, items = np.random.default_rng([max(0, lesson), seed]), checks.whole(
-        "worksheet", "items", items)
+    rng = np.random.default_rng([max(0, lesson), seed])
+    items = checks.whole("worksheet", "items", items)
     if not functions:
         raise ValueError(f"worksheet: there is no lesson {lesson}")
     names = [str(name) for name in rng.permutation(list(functions))]

@@ -81,9 +81,8 @@ def read_run(folder):
     # Last: damaged settings fail before.
     if _restored(folder, "its data", lambda: fingerprint(task)) != settings["data_crc"]:
         name = settings.get("source") or settings["task"]
-        raise ValueError(f"{folder}: the data of {name} have changed since the run, "
-                         "or cannot be drawn again: report, steps and attention need them as they "
-                         "were")
+        raise ValueError(f"{folder}: the data of {name} have changed since the run, or cannot be "
+                         "drawn again: report, steps and attention need them as they were")
     return task, run
 
 

@@ -113,10 +113,9 @@ class Run:
         (loss, accuracy), (old_loss, old_accuracy) = self.look(), self.looked
         if np.allclose((loss, accuracy), self.looked, 1e-3, 1e-6, equal_nan=True):
             return
-        raise ValueError(f"{folder}: some examples have loss {loss:.6g} and accuracy "
-                         f"{accuracy:.6g}, at the checkpoint {old_loss:.6g} and "
-                         f"{old_accuracy:.6g}: the task's loss or accuracy, or the model, computes "
-                         "something else")
+        raise ValueError(f"{folder}: some examples have loss {loss:.6g} and accuracy {accuracy:.6g}"
+                         f", at the checkpoint {old_loss:.6g} and {old_accuracy:.6g}: the task's "
+                         "loss or accuracy, or the model, computes something else")
 
     def load(self, path):
         """Read a checkpoint of the same model.  Nothing changes unless all of it fits."""

@@ -38,7 +38,7 @@ def names():
 
 
 def task_class(name):
-    """Return the class of a task's name, or of ``FILE.py:CLASS``.  Raises ``ValueError``."""
+    """Return the class of a task's name or ``FILE.py:CLASS``; ``ValueError`` for an unknown one."""
     if str(name).endswith(".py"):
         raise ValueError(f"{name}: expected the class in this file, too: {name}:CLASS")
     if ".py:" in str(name):
@@ -89,6 +89,5 @@ def label_of(name):
 
 
 def chance_of(name):
-    """Return the chance accuracy of the task ``name``, or of its long runs, 0 ... 1; ``None`` if it
-    is unknown."""
+    """Return the chance accuracy of a task or its long runs, 0 ... 1; ``None`` if it is unknown."""
     return getattr(TASKS.get(name.removeprefix("few-").removesuffix("-long")), "chance", None)

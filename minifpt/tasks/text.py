@@ -135,9 +135,8 @@ class Typos(Choices):
         self.tokens = self.output_tokens = self.text.tokens
         held_out = np.array_split(self.text.bytes["test"], 2)
         if len(held_out[1]) <= self.tokens:               # the shorter half
-            raise ValueError(f"{self.name}: the test split has {len(held_out[1])} bytes, "
-                             f"expected more than tokens={self.tokens}: give more text or fewer "
-                             "tokens")
+            raise ValueError(f"{self.name}: the test split has {len(held_out[1])} bytes, expected "
+                             f"more than tokens={self.tokens}: give more text or fewer tokens")
         self.text.bytes["validation"], self.text.bytes["test"] = held_out
         self.share = float(share)
         self.options = {"files": self.text.options["files"], "tokens": self.tokens,

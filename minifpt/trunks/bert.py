@@ -85,7 +85,7 @@ class BERT(layers.Layer):
 
     @single_threaded_blas
     def backward(self, dy, cache):
-        """dy (B, T, C) -> dx (B, T, C), or ``None`` where nothing below it learns."""
+        """dy (B, T, C) -> dx (B, T, C), or ``None`` if nothing from ln down learns."""
         dy = checks.backward("BERT", dy, cache, self.dtype)
         dy = layers.blocks_backward(self.h, dy, cache["h"])
         if cache["wpe"] is None:

@@ -190,7 +190,7 @@ class Llama(LlamaWeights):
 
     @single_threaded_blas
     def backward(self, dy, cache):
-        """dy as forward's y -> dx (B, T, C), or ``None`` where nothing below it learns."""
+        """dy as forward's y -> dx (B, T, C), or ``None`` if nothing below it learns."""
         dy = checks.backward("Llama", dy, cache, self.dtype)
         dy = self.ln_f.backward(dy, cache["ln_f"])
         dy = layers.blocks_backward(self.h, dy, cache["h"])

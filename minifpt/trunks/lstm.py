@@ -138,7 +138,7 @@ class LSTM(layers.Layer):
 
     @single_threaded_blas
     def backward(self, dy, cache):
-        """dy (B, T, C) -> dx (B, T, C), or ``None`` where nothing below it learns."""
+        """dy (B, T, C) -> dx (B, T, C), or ``None`` if nothing from wpe down learns."""
         dy = checks.backward("LSTM", dy, cache, self.dtype)
         dy = self.ln_f.backward(dy, cache["ln_f"])
         dy = layers.blocks_backward(self.h, dy, cache["h"])

@@ -95,10 +95,10 @@ class Telling:
 
     def tell(self, step):
         """Return one step as plain JSON."""
+        block = re.match(r".*?\b\d+(?=\.|$)", step.layer)     # trunk.h.0 of trunk.h.0.attn
         return {
             "name": step.name, "layer": step.layer, "op": step.op, "back": step.backward,
-            # Its block: trunk.h.0 for trunk.h.0.attn, None outside blocks.
-            "fold": next(iter(re.findall(r"^.*?\b\d+(?=\.|$)", step.layer)), None),
+            "fold": block and block[0],
             "inside": self.number.get(step.inside, None),
             "partner": self.number.get(step.partner, None),
             "source": self.source(step.function), "run": self.run(step),
