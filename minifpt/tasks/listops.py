@@ -22,7 +22,7 @@ class ListOps(Choices):
     """The value of an expression such as ``[MAX 4 3 [MIN 2 3 ] 1 0 ]``, a digit, read at the last
     token.
 
-    x (B, length) int64: 15 symbols, and a 16th as padding on the left; y (B, 1).  Expressions are
+    x (B, tokens) int64: 15 symbols, and a 16th as padding on the left; y (B, 1).  Expressions are
     drawn by the rules of the Long Range Arena (Nangia and Bowman 2018, arXiv 1804.06028; Tay et
     al. 2020, arXiv 2011.04006).  While fewer than ``depth`` lists are open, a part is a list with
     probability 1/4.  A list has 2 to ``arguments`` parts.  MED is the median rounded down, SM the
@@ -30,6 +30,8 @@ class ListOps(Choices):
 
     files   a folder with the Arena's ``basic_train.tsv``, ``basic_val.tsv`` and
             ``basic_test.tsv`` instead; expressions of more than ``length`` symbols are left out.
+    cut     leave out the closing brackets and show only the first ``cut`` of the other symbols,
+            as the code of the paper does; x has ``cut`` tokens.
     """
 
     name = "listops"
@@ -39,14 +41,16 @@ class ListOps(Choices):
     splits = "train", "validation", "test"
     defaults = COSINE | {"steps": 8000}
 
-    def __init__(self, length=64, depth=4, arguments=5, least=4, files=None):
-        self.tokens = self.length = whole(self.name, "length", length, 4)
+    def __init__(self, length=64, depth=4, arguments=5, least=4, files=None, cut=None):
+        self.length = whole(self.name, "length", length, 4)
         self.depth = whole(self.name, "depth", depth, 1, DEEPEST)
         self.arguments = whole(self.name, "arguments", arguments, 2)
         self.least = whole(self.name, "least", least, 4, self.length)
         self.files = None if files is None else str(files)
+        self.cut = None if cut is None else whole(self.name, "cut", cut, 1)
+        self.tokens = self.cut or self.length
         self.options = {"length": self.length, "depth": self.depth, "arguments": self.arguments,
-                        "least": self.least, "files": self.files}
+                        "least": self.least, "files": self.files, "cut": self.cut}
         self.read = {}                                    # {split: (ids, answers)}
 
     def draw(self, rng, size, split):
@@ -89,11 +93,13 @@ class ListOps(Choices):
         return [[*SYMBOLS, "·"][i] for i in x]
 
     def padded(self, ids):
-        """Return ids (length,) int64, with padding on the left."""
-        return np.array([PAD] * (self.length - len(ids)) + ids)
+        """Return ids (tokens,) int64, with padding on the left."""
+        if self.cut:
+            ids = [i for i in ids if i != SYMBOLS.index("]")][:self.cut]
+        return np.array([PAD] * (self.tokens - len(ids)) + ids)
 
     def stored(self, split):
-        """Return (ids (N, length), answers (N, 1)) of one of the Arena's files."""
+        """Return (ids (N, tokens), answers (N, 1)) of one of the Arena's files."""
         if split not in self.read:
             stem = "val" if split == "validation" else split
             self.read[split] = self._read(Path(self.files) / f"basic_{stem}.tsv")
