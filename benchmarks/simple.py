@@ -11,6 +11,9 @@ docs/results.
 """
 
 import argparse
+import itertools
+from collections import defaultdict
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -258,14 +261,25 @@ def aligned(task, learned, validation, test):
     return np.nan, (np.argmax(scores, axis=0) == y[:, 0]).mean()
 
 
-def commonest(task, learned, validation, test):
-    """Give the commonest answer to the outermost operator."""
-    def outermost(x):
-        return x[np.arange(len(x)), (x != PAD).argmax(axis=1)]
-    y, first = learned[1], outermost(learned[0])
-    best = {k: np.bincount(y[first == k, 0]).argmax() for k in np.unique(first)}
-    return [np.mean([best[k] == answer for k, answer in zip(outermost(x), y[:, 0], strict=True)])
-            for x, y in (learned, test)]
+def commonest(key):
+    """Return a method: the commonest answer among the learned expressions with the same key, a
+    function of their symbols."""
+    def method(task, learned, validation, test):
+        def pairs(x, y):
+            return [(key(row[row != PAD].tolist()), answer)
+                    for row, answer in zip(x, y[:, 0], strict=True)]
+        counts = defaultdict(lambda: np.zeros(task.classes))
+        for k, answer in pairs(*learned):
+            counts[k][answer] += 1
+        return [np.mean([counts[k].argmax() == answer for k, answer in pairs(*part)])
+                for part in (learned, test)]
+    return method
+
+
+def beginning(symbols):
+    """The first operator, and its value on the digits that follow it."""
+    digits = [*itertools.takewhile(lambda symbol: symbol < 10, symbols[1:])]
+    return symbols[0], [*OPERATORS.values()][symbols[0] - 10](digits) if digits else None
 
 
 def flattened(task, learned, validation, test):
@@ -284,6 +298,9 @@ FAMILIES = compare.Column(f"{Path(__file__).with_name('families.py')}:Families",
                           {"steps": 500})
 LONG, CIFAR_LONG, LISTOPS_LONG = (reproduce.TABLES[f"{name}-long"].columns[0]
                                   for name in ("mnist", "cifar10", "listops"))
+LISTOPS_PAPER = reproduce.TABLES["listops-long"].columns[1]
+OF_OPERATOR = "commonest answer to the first operator"
+OF_BEGINNING = "commonest answer to the first operator and the digits behind it"
 SOFTMAX, LOGISTIC = "softmax regression", "logistic regression"
 TWO_LAYERS = "two layers, 256 hidden"
 FILTER, CONTEXTS = "letter pairs, forward filter", "contexts of up to 5 bytes"
@@ -301,8 +318,12 @@ METHODS = (
     (FAMILIES, "amino acids by place, logistic", logistic()),
     (FAMILIES, "pairs of amino acids, logistic", logistic(pairs)),
     (FAMILIES, "the generating profile, aligned", aligned),
-    (reproduce.LISTOPS, "commonest answer to the first operator", commonest),
+    (reproduce.LISTOPS, OF_OPERATOR, commonest(itemgetter(0))),
     (reproduce.LISTOPS, "the first operator on all digits", flattened),
+    (LISTOPS_PAPER, SOFTMAX, SoftmaxRegression),
+    (LISTOPS_PAPER, "commonest answer", commonest(lambda symbols: None)),
+    (LISTOPS_PAPER, OF_OPERATOR, commonest(itemgetter(0))),
+    (LISTOPS_PAPER, OF_BEGINNING, commonest(beginning)),
     (studies.NEXT_BYTE, "one byte before", contexts_of(1)),
     (studies.NEXT_BYTE, "two bytes before", contexts_of(2)),
     (studies.NEXT_BYTE, CONTEXTS, contexts_of(5)),
@@ -319,7 +340,8 @@ def measure(column, method, seeds):
     for seed in seeds:
         task = compare.make_task(column.task, compare.options_of_seed(
             column.task, column.options, seed))
-        n = column.settings["steps"] * tasks.defaults_of(task)["batch_size"]
+        settings = tasks.defaults_of(task) | column.settings
+        n = settings["steps"] * settings["batch_size"]
         rng = np.random.default_rng(seed)
         learned = task.examples() if isinstance(task, tasks.Few) else task.batch(rng, n)
         validation = compare.Validation(task).test_set()
