@@ -143,9 +143,8 @@ def arrays_in(value, seen=None):
 def unchanged(now, before):
     """Return whether the arrays in ``now`` equal those in ``before``, a copy."""
     now, before = [*arrays_in(now)], [*arrays_in(before)]
-    return len(now) == len(before) and all(
-        np.array_equal(a, b, equal_nan=b.dtype.kind in "fc")
-        for a, b in zip(now, before, strict=True))
+    return len(now) == len(before) and all(np.array_equal(a, b, equal_nan=b.dtype.kind in "fc")
+                                           for a, b in zip(now, before, strict=True))
 
 
 def brief(x):

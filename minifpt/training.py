@@ -219,7 +219,10 @@ def _loop(model, task, run, out, checkpoint_every, progress, stop_event):
                 if out is not None:
                     run.history.save(out / "metrics.csv")
             if out is not None and (is_last or stop or run.step % checkpoint_every == 0):
-                _save(model, task, run, x, y, begin, out)
+                if not math.isfinite(evaluate(model, task, x, y)[0]):     # after the last update
+                    raise _diverged(f"step {run.step}", "loss", model, x)
+                run.seconds = time.perf_counter() - begin
+                run.save(out / "checkpoint.npz")
             if stop and not is_last:
                 where = "" if out is None else f", go on from {out}"
                 raise KeyboardInterrupt(f"stopped at step {run.step}{where}")
@@ -245,14 +248,6 @@ def _test(model, task, run, begin, bar, progress):
         run.step, train_loss, train_accuracy, loss, accuracy,
         round(time.perf_counter() - begin, 3)), strict=True)))
     bar.set_postfix_str(f"loss {train_loss:.4f}, accuracy {100 * accuracy:.1f} %")
-
-
-def _save(model, task, run, x, y, begin, out):
-    """Write the checkpoint, unless the last update has made the model useless."""
-    if not math.isfinite(evaluate(model, task, x, y)[0]):
-        raise _diverged(f"step {run.step}", "loss", model, x)
-    run.seconds = time.perf_counter() - begin
-    run.save(out / "checkpoint.npz")
 
 
 def learning_rate(settings, step):

@@ -69,6 +69,9 @@ def test_batches_have_the_right_answers():
     for row, value in zip(x, y[:, 0], strict=True):
         ids = row[row != PAD]
         assert evaluate(ids) == value and (row[:len(row) - len(ids)] == PAD).all()
+    cut = tasks.get("listops", length=20, cut=6).batch(rng(), 300, "train")[0].tolist()
+    shown = [[i for i in row if i < SYMBOLS.index("]")][:6] for row in x]
+    assert cut == [[PAD] * (6 - len(row)) + row for row in shown]
     # A quarter of the parts are lists while fewer than depth are open.
     task = tasks.get("listops", length=400, depth=2, arguments=2)
     lists = [sum(10 <= i < PAD - 1 for i in task.expression(rng(s))[0]) - 1 for s in range(2000)]
@@ -83,6 +86,7 @@ def test_the_arena_s_files_are_read(tmp_path):
     assert y.tolist() == [[4], [9]] and x[0].tolist() == [PAD] * 4 + parse("[MAX 4 3 ]")
     assert task.batch(rng(), 5, "validation")[0].shape == (5, 8)
     assert tasks.get("listops", length=4, files=tmp_path).test_set()[1].tolist() == [[4]]
+    assert tasks.get("listops", files=tmp_path, cut=2).test_set()[0][0].tolist() == [11, 4]
     before = task.fingerprint()
     other = ARENA.replace("[MAX 4", "[MAX 2").replace("\t4", "\t3")
     (tmp_path / "basic_train.tsv").write_text(other)

@@ -319,8 +319,7 @@ def cost(table, seeds):
             prediction = plan(task, TrunkSpec.parse(arm.model), FreezeMask.parse(arm.freeze),
                               settings["batch_size"], settings["dropout"], arm.adapt)
             each = prediction.step * settings["steps"]
-            choices = compare.CHOICES * len(arm.sweep(table.rates))
-            choices *= table.share or 1
+            choices = compare.CHOICES * len(arm.sweep(table.rates)) * (table.share or 1)
             runs = min(seeds, arm.seeds or seeds) + choices
             total += runs * each
             lines.append(f"{task.name}, {arm.full_label()}: {runs:g} runs of "

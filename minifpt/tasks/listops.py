@@ -49,8 +49,8 @@ class ListOps(Choices):
         self.files = None if files is None else str(files)
         self.cut = None if cut is None else whole(self.name, "cut", cut, 1)
         self.tokens = self.cut or self.length
-        self.options = {"length": self.length, "depth": self.depth, "arguments": self.arguments,
-                        "least": self.least, "files": self.files, "cut": self.cut}
+        self.options = {name: getattr(self, name) for name in (
+            "length", "depth", "arguments", "least", "files", "cut")}
         self.read = {}                                    # {split: (ids, answers)}
 
     def draw(self, rng, size, split):

@@ -40,8 +40,7 @@ def checked(t, double, task, x, y, rng, count, progress):
              "numerical": d.numerical, "nudge": d.nudge, "scale": rms(grad),
              "noise": d.noise} for (i, name, at, grad), d in zip(flat, results, strict=True)]
     return {"differences": packed(rows),
-            "breaks": [run_fault(fault, double, task, x, y, rng, rows)
-                       for fault in differences.BREAKS]}
+            "breaks": [run_fault(f, double, task, x, y, rng, rows) for f in differences.BREAKS]}
 
 
 def left_out(reason):
