@@ -5,10 +5,13 @@
 
 A trained model answers 1,000 fresh expressions three times: as they are; with all symbols behind
 the first one taken from another expression; and with another first operator.  The CSV has, for each
-run, the accuracy on the first, and in per cent how often the other answers are the same.
+run and in per cent, the accuracy on the first, how often the other answers are the same, and the
+most attention that a head gives, at the last token, to the first one, in the mean over 32
+expressions.
 """
 
 import argparse
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +21,12 @@ from benchmarks.words import word
 from minifpt.experiments import reproduce
 from minifpt.experiments.runs import read_run, read_settings
 from minifpt.freeze import FreezeMask
+from minifpt.gpt2 import GPT2
+from minifpt.reports.attention import maps
 from minifpt.tasks.listops import OPERATORS, PAD
 
 COLUMNS = ["trunk", "learning rate", "seed", "accuracy", "same answer with other symbols behind",
-           "with another first operator", "of another expression"]
+           "with another first operator", "of another expression", "attention to the first symbol"]
 ARMS = {(arm.model, str(FreezeMask.parse(arm.freeze))): word(arm.full_label())
         for arm in reproduce.TABLES["listops-long"].arms if not arm.adapt}
 
@@ -41,8 +46,11 @@ def one(folder, examples):
     rest[:, 0] = x[:, 0]
     operator[:, 0] = 10 + (x[:, 0] - 10 + 1) % len(OPERATORS)
     given = answers(run.model, x)
-    return [(given == y[:, 0]).mean(), *((given == other).mean() for other in (
+    shares = [(given == y[:, 0]).mean(), *((given == other).mean() for other in (
         answers(run.model, rest), answers(run.model, operator), np.roll(given, 1)))]
+    if isinstance(run.model.trunk, GPT2):                 # an LSTM has no attention
+        shares.append(maps(run.model, x[:32]).mean[:, :, -1, 0].max())
+    return [f"{100 * share:.1f}" for share in shares]
 
 
 def main():
@@ -54,10 +62,9 @@ def main():
     rows = []
     for folder in args.runs:
         settings = read_settings(folder)
-        values = [f"{100 * value:.1f}" for value in one(folder, args.examples)]
         arm = ARMS[settings["model"], settings["freeze"]]
-        rows.append(dict(zip(COLUMNS, [arm, settings["lr"], settings["seed"], *values],
-                             strict=True)))
+        values = [arm, settings["lr"], settings["seed"], *one(folder, args.examples)]
+        rows.append(dict(itertools.zip_longest(COLUMNS, values, fillvalue="")))
         print(*rows[-1].values(), flush=True)
         write_rows(args.out, rows, COLUMNS)
 

@@ -469,11 +469,15 @@ def pictures_of_grids():
     for name, experiment in dose.EXPERIMENTS.items():
         dose.picture(experiment, read_rows(RUNS / f"{name}.csv"), PAGES / f"{name}.png")
     long_picture(PAGES / "images.png")
+    listops_picture(PAGES / "listops.png")
 
 
 # The arms of ``long_picture`` whose curves it draws.
 CURVES = ("language", "random (paper)", "statistics", "random (paper), all trained",
           "LSTM, all trained", "language, + feed-forward", "softmax regression")
+
+
+LISTOPS = "language", "random (paper)", "random (paper), all trained", "LSTM, all trained"
 
 
 def long_picture(path):
@@ -501,6 +505,29 @@ def long_picture(path):
         ends.set(yticks=range(len(order)), yticklabels=order, xlabel="test accuracy (%)")
         ends.tick_params(axis="y", labelsize=8)
     draw_legend(fig, axes[1])
+    plots.save(fig, path, tables.KIND)
+
+
+def listops_picture(path):
+    """The paper's ListOps: curves, and what the commonest answers tell without a model; the paper's
+    accuracies are diamonds at the end."""
+    title, paper = "listops-512", paper_numbers()
+    runs = read_rows(RUNS / "listops-long.csv").results[title]
+    simple = read_rows(RUNS / "simple.csv").results[title]
+    fig, (ax,) = plots.figure(1, 1, 7.4, 3.9)
+    colors = plots.colors_of(LISTOPS)
+    for arm in LISTOPS:
+        plots.band(ax, runs[arm], "test_accuracy", colors[arm], arm)
+        last = runs[arm][0][-1]["step"]
+        ax.plot(last, paper["listops-long", title, arm], "D", color=colors[arm], clip_on=False,
+                fillstyle="none", markersize=8)
+    plots.label_lines(ax, {line.get_label(): (line.get_ydata()[-1], line.get_color())
+                           for line in ax.lines[::2]})
+    for name in ("commonest answer", "commonest answer to the first operator"):
+        level = 100 * np.mean([history[-1]["test_accuracy"] for history in simple[name]])
+        ax.axhline(level, color="0.4", linestyle="--", linewidth=1, zorder=0)
+        ax.text(0, level, name, fontsize=8, va="bottom", color="0.3")
+    ax.set(xlabel="step", ylabel="test accuracy (%)", ylim=(0, 45))
     plots.save(fig, path, tables.KIND)
 
 

@@ -22,6 +22,7 @@ WORDS = [(re.compile(pattern), word) for pattern, word in (
     (r"language-wide", "wide block pretrained on novels"),
     (r"^masked$", "hidden bytes"), (r"^vision$", "digits, no mask"),
     (r"few-(\w+)-(\d+)", lambda m: f"{tasks.label_of(m[1])}, {int(m[2]):,} labels"),
+    (r"listops-512", "the paper's ListOps"),
     (r"(\w+)-long", lambda m: f"{tasks.label_of(m[1])}, long runs"),
     (r"(bit-\w+)-6$", lambda m: f"{tasks.label_of(m[1])}, 6 blocks"),
     (r"\b(\w+) (500|1500)\b", lambda m: f"{source(m[1])}, {int(m[2]):,} steps"),

@@ -190,7 +190,7 @@ def test_get_lists_the_tasks_in_its_error():
     ("listops", {"length": 3}, "length must be"), ("listops", {"depth": 0}, "depth must be"),
     ("listops", {"depth": 501}, "depth must be .* at most 500"),
     ("listops", {"arguments": 1}, "arguments must be"),
-    ("listops", {"least": 99}, "at most 64"), ("listops", {"cut": 0}, "cut must be"),
+    ("listops", {"least": 99}, "at most 64"), ("listops", {"cut": -1}, "cut must be"),
     ("typos", {"share": 1}, "share must be"), ("typos", {"share": np.nan}, "share must be"),
     ("typos", {"tokens": 20_000}, "expected more than tokens=20000"),
     ("few", {"of": "few"}, " of is .few., expected one of"),

@@ -167,7 +167,7 @@ TASK_OPTIONS = {
     "least": "fewest tokens", "files": "text or data files", "p": "prime modulus",
     "symbols": "symbols in the alphabet", "tokens": "tokens in an example",
     "source": "where the symbols come from", "held_out": "share of each text for the test",
-    "share": "share of letters that are typos"}
+    "share": "share of letters that are typos", "cut": "first symbols to show, without ']'"}
 
 
 def add_options(sub, options, argv):

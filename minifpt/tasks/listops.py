@@ -30,8 +30,8 @@ class ListOps(Choices):
 
     files   a folder with the Arena's ``basic_train.tsv``, ``basic_val.tsv`` and
             ``basic_test.tsv`` instead; expressions of more than ``length`` symbols are left out.
-    cut     leave out the closing brackets and show only the first ``cut`` of the other symbols,
-            as the code of the paper does; x has ``cut`` tokens.
+    cut     unless 0: leave out the closing brackets and show only the first ``cut`` of the other
+            symbols, as the code of the paper does; x has ``cut`` tokens.
     """
 
     name = "listops"
@@ -41,16 +41,16 @@ class ListOps(Choices):
     splits = "train", "validation", "test"
     defaults = COSINE | {"steps": 8000}
 
-    def __init__(self, length=64, depth=4, arguments=5, least=4, files=None, cut=None):
+    def __init__(self, length=64, depth=4, arguments=5, least=4, files=None, cut=0):
         self.length = whole(self.name, "length", length, 4)
         self.depth = whole(self.name, "depth", depth, 1, DEEPEST)
         self.arguments = whole(self.name, "arguments", arguments, 2)
         self.least = whole(self.name, "least", least, 4, self.length)
         self.files = None if files is None else str(files)
-        self.cut = None if cut is None else whole(self.name, "cut", cut, 1)
+        self.cut = whole(self.name, "cut", cut, 0)
         self.tokens = self.cut or self.length
         self.options = {name: getattr(self, name) for name in (
-            "length", "depth", "arguments", "least", "files", "cut")}
+            "length", "depth", "arguments", "least", "files", *["cut"] * bool(cut))}
         self.read = {}                                    # {split: (ids, answers)}
 
     def draw(self, rng, size, split):
