@@ -27,7 +27,7 @@ from .tasks.base import Task, check_accuracy, check_examples, check_task, defaul
 from .tracing import OPEN, named_layers, trace
 
 INPUT = "x, the task's input"
-TEST_BATCH = 64                                           # examples in one forward pass
+TEST_BATCH, TEST_TOKENS = 64, 8192                        # at most, in one forward pass
 LOOKED = 16                                               # of each split, for the data's CRC
 COMPARED = 16                                             # at a checkpoint, see Run.look
 # The progress bar of a run, short enough for 80 columns, with the accuracy of the last test.
@@ -282,15 +282,22 @@ def _diverged(when, quantity, model, x):
     return Diverged(f"{when}: the {quantity} is not finite, first in {where}{hint}")
 
 
+def test_batch(tokens):
+    """Return how many examples a test takes at once: few long ones, whose attention is large."""
+    return max(1, min(TEST_BATCH, TEST_TOKENS // tokens))
+
+
 @no_subnormals()
-def evaluate(model, task, x, y, progress=False):
-    """Return (loss, accuracy) on examples of a task, without dropout."""
-    total = np.zeros(2)
-    starts = range(0, len(x), TEST_BATCH)
+def evaluate(model, task, x, y, progress=False, answers=None):
+    """Return (loss, accuracy) on examples of a task, without dropout; a list gets the answers."""
+    total, n = np.zeros(2), test_batch(x.shape[1])
+    starts = range(0, len(x), n)
     with model.all_frozen():
         for i in progress_bar(starts, desc="test", leave=False, delay=2, progress=progress):
-            xi, yi = x[i:i + TEST_BATCH], y[i:i + TEST_BATCH]
+            xi, yi = x[i:i + n], y[i:i + n]
             logits, _ = model.forward(xi)
+            if answers is not None:
+                answers.append(logits)
             loss, accuracy = task.loss(logits, yi)[0], task.accuracy(logits, yi)
             if math.isfinite(loss):
                 check_accuracy(task, accuracy)

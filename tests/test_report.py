@@ -381,7 +381,7 @@ def test_the_page_s_numbers(made, page):
 @pytest.mark.parametrize("name", ["xor", "memory", "digits", "listops"])
 def test_tests_are_the_last_row_s(made, name):
     task, run = read_run(made[0] / name)
-    tested = report.test(run.model, task, *report.test_examples(task, run), progress=False)
+    tested = report.test(task, run, progress=False)
     last = read_history(made[0] / name)[-1]
     assert (tested.loss, tested.accuracy) == (last["test_loss"], last["test_accuracy"])
 
@@ -393,7 +393,7 @@ def test_confusion_counts_answers_by_class():
 
 def test_the_answers_of_digits_are_counted_and_shown(made, monkeypatch):
     task, run = read_run(made[0] / "digits")
-    tested = report.test(run.model, task, *report.test_examples(task, run), progress=False)
+    tested = report.test(task, run, progress=False)
     pictures = []
     monkeypatch.setattr(report, "heat", lambda values, *a, **k: pictures.append(values))
     monkeypatch.setattr(report, "images", lambda images, titles: pictures.append(titles) or "")

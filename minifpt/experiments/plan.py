@@ -12,8 +12,8 @@ from ..fpt import FPT
 from ..gpt2 import GPT2, GPT2Config
 from ..machine import kept_memory
 from ..optim import Adam
-from ..training import TEST_BATCH
 from ..training import step as training_step
+from ..training import test_batch
 
 MAX_ROWS = 512                                            # tokens of a measured batch, or 1 example
 SECONDS = 1.0                                             # to measure, for at least three steps
@@ -57,7 +57,8 @@ def plan(task, spec, mask, batch_size, dropout=0.0, adapt=None):
     trained = [p for p in model.parameters() if p.trainable]
     if not trained:
         raise ValueError("plan: every parameter is frozen, there is nothing to train")
-    part, test_part = (min(n, max(1, MAX_ROWS // task.tokens)) for n in (batch_size, TEST_BATCH))
+    tested = test_batch(task.tokens)
+    part, test_part = (min(n, max(1, MAX_ROWS // task.tokens)) for n in (batch_size, tested))
     rng = np.random.default_rng(0)
     (x, y), (test_x, _) = examples(task, rng, part), examples(task, rng, test_part)
     optimizer, times = Adam(trained), []
@@ -81,8 +82,7 @@ def plan(task, spec, mask, batch_size, dropout=0.0, adapt=None):
         test = time.perf_counter() - begin
     size, moved = (sum(p.data.nbytes for p in ps) for ps in (model.parameters(), trained))
     # Adam has two arrays for each trained parameter, and a step has its gradient.
-    arrays = 2 * moved + max(step_peak * batch_size / part + moved,
-                             test_peak * TEST_BATCH / test_part)
+    arrays = 2 * moved + max(step_peak * batch_size / part + moved, test_peak * tested / test_part)
     return Plan(float(np.median(times) * batch_size / part), test / test_part,
                 PROCESS + size + HOLES * arrays, size, model)
 

@@ -14,7 +14,7 @@ from ..experiments.runs import at_start, read_history, read_run
 from ..files import outputs
 from ..freeze import GROUPS
 from ..progress import progress_bar
-from ..training import TEST_BATCH
+from ..training import evaluate
 from . import attention
 from .html import figure, figures, images, number, page, paragraph, table
 from .run_pictures import bars, curves_pictures, heat
@@ -37,22 +37,14 @@ class Tested:
     accuracy: float
 
 
-def test(model, task, x, y, progress=True):
-    """Test a model on examples; return a :class:`Tested`."""
-    total, logits = np.zeros(2), []
-    for i in progress_bar(range(0, len(x), TEST_BATCH), desc="test", leave=False,
-                          progress=progress):
-        xi, yi = x[i:i + TEST_BATCH], y[i:i + TEST_BATCH]
-        logits.append(model.predict(xi))
-        total += np.multiply((task.loss(logits[-1], yi)[0], task.accuracy(logits[-1], yi)), len(xi))
-    return Tested(x, y, np.concatenate(logits), *map(float, total / len(x)))
-
-
-def test_examples(task, run):
-    """Return test examples; for a finished run, those of the last row of its history."""
+def test(task, run, progress=True):
+    """Return :class:`Tested`: a run's model on test examples, for a finished run those of the last
+    row of its history."""
     held_out = task.test_set() if hasattr(task, "test_set") else None
-    return held_out or task.batch(np.random.default_rng([run.settings["seed"], 1, run.step]),
+    x, y = held_out or task.batch(np.random.default_rng([run.settings["seed"], 1, run.step]),
                                   run.settings["test_examples"], "test")
+    scores = evaluate(run.model, task, x, y, progress, logits := [])
+    return Tested(x, y, np.concatenate(logits), *scores)
 
 
 def check_tested(folder, run, last, tested):
@@ -106,7 +98,7 @@ def report(folder, html=None, progress=True):
         raise ValueError(f"{folder}: metrics.csv is not the history that checkpoint.npz holds: one "
                          "of them is another run's, or was changed")
     start = at_start(folder, run.settings, task)
-    tested = test(run.model, task, *test_examples(task, run), progress)
+    tested = test(task, run, progress)
     check_tested(folder, run, history[-1], tested)
     parts = {
         "Result": lambda: result_section(folder, task, run, history, tested),
