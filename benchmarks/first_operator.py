@@ -18,6 +18,7 @@ import numpy as np
 
 from benchmarks.memory_map import write_rows
 from benchmarks.words import word
+from minifpt import tasks
 from minifpt.experiments import reproduce
 from minifpt.experiments.runs import read_run, read_settings
 from minifpt.freeze import FreezeMask
@@ -31,26 +32,29 @@ ARMS = {(arm.model, str(FreezeMask.parse(arm.freeze))): word(arm.full_label())
         for arm in reproduce.TABLES["listops-long"].arms if not arm.adapt}
 
 
-def answers(model, x):
-    """The model's digit for each expression."""
-    return np.concatenate([model.predict(part)[:, -1].argmax(-1)
-                           for part in np.array_split(x, -(-len(x) // 16))])
+def answers_of(model):
+    """A function that gives the model's digit for each expression."""
+    def answers(x):
+        return np.concatenate([model.predict(part)[:, -1].argmax(-1)
+                               for part in np.array_split(x, -(-len(x) // 16))])
+    return answers
 
 
-def one(folder, examples):
-    """The row of a run."""
-    task, run = read_run(folder)
-    x, y = task.batch(np.random.default_rng(7), examples, "test")
-    x, y = (a[(x != PAD).all(axis=1)] for a in (x, y))    # so that each begins at the same place
+def rule(task):
+    """The same without a model: the commonest answer to the first operator, from 5,000 draws."""
+    x, y = task.batch(np.random.default_rng(6), 5000, "train")
+    best = {first: np.bincount(y[x[:, 0] == first, 0]).argmax() for first in np.unique(x[:, 0])}
+    return lambda x: np.array([best[first] for first in x[:, 0]])
+
+
+def measure(answers, x, y):
+    """The first four numbers of a row."""
     rest, operator = np.roll(x, 1, axis=0), x.copy()
     rest[:, 0] = x[:, 0]
     operator[:, 0] = 10 + (x[:, 0] - 10 + 1) % len(OPERATORS)
-    given = answers(run.model, x)
-    shares = [(given == y[:, 0]).mean(), *((given == other).mean() for other in (
-        answers(run.model, rest), answers(run.model, operator), np.roll(given, 1)))]
-    if isinstance(run.model.trunk, GPT2):                 # an LSTM has no attention
-        shares.append(maps(run.model, x[:32]).mean[:, :, -1, 0].max())
-    return [f"{100 * share:.1f}" for share in shares]
+    given = answers(x)
+    return [(given == y[:, 0]).mean(), *((given == other).mean() for other in (
+        answers(rest), answers(operator), np.roll(given, 1)))]
 
 
 def main():
@@ -59,14 +63,20 @@ def main():
     parser.add_argument("--examples", type=int, default=1000)
     parser.add_argument("--out", type=Path, required=True, help="a CSV to write")
     args = parser.parse_args()
-    rows = []
+    task = tasks.get("listops", **reproduce.AS_THE_PAPER)
+    x, y = task.batch(np.random.default_rng(7), args.examples, "test")
+    x, y = (a[(x != PAD).all(axis=1)] for a in (x, y))    # so that each begins at the same place
+    rows = [["the first operator's commonest answer", "", "", *measure(rule(task), x, y)]]
     for folder in args.runs:
-        settings = read_settings(folder)
-        arm = ARMS[settings["model"], settings["freeze"]]
-        values = [arm, settings["lr"], settings["seed"], *one(folder, args.examples)]
-        rows.append(dict(itertools.zip_longest(COLUMNS, values, fillvalue="")))
-        print(*rows[-1].values(), flush=True)
-        write_rows(args.out, rows, COLUMNS)
+        settings, model = read_settings(folder), read_run(folder)[1].model
+        rows.append([ARMS[settings["model"], settings["freeze"]], settings["lr"], settings["seed"],
+                     *measure(answers_of(model), x, y)])
+        if isinstance(model.trunk, GPT2):                 # an LSTM has no attention
+            rows[-1].append(maps(model, x[:32]).mean[:, :, -1, 0].max())
+        print(*rows[-1], flush=True)
+    write_rows(args.out, [dict(itertools.zip_longest(COLUMNS, [
+        *row[:3], *(f"{100 * share:.1f}" for share in row[3:])], fillvalue="")) for row in rows],
+        COLUMNS)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def table(name, form=None):
     if name == "simple":
         return short(simple_table(grid))
     forms = ALL
-    if form and form not in forms:
+    if form and {*form.split("+")} <= {*grid.results}:
         grid.results = {task: grid.results[task] for task in form.split("+")}
         form = None
     form = form or name
@@ -182,7 +182,7 @@ def short(text):
         common = "5"                                      # as docs/results/index.md says
     text = re.sub(rf", {common} seeds?", "", text)
     if common != "5":
-        text = text.replace("| trunk |", f"| {common} seeds each |", 1)
+        text = text.replace("| trunk |", f"| {common} seed{'s' * (common != '1')} each |", 1)
     rows = cells_of(text)
     for column in range(1, len(rows[0]) if rows else 0):
         levels = next((m for row in rows[2:] if column < len(row)
