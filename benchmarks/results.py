@@ -398,7 +398,8 @@ def dots(panels, path, paper=None):
             if ends:
                 draw_result(ax, y, ends, colors[name], (paper or {}).get((file, task, arm)))
                 ax.text(np.mean(ends), y + 0.2, f"{np.mean(ends):.1f}", ha="center", fontsize=8)
-        chance = tasks.chance_of("mnist" if task.startswith("few") else task.removesuffix("-long"))
+        chance = tasks.chance_of("mnist" if task.startswith("few") else re.sub(
+            "-(long|512)$", "", task))
         if chance:                                        # of the next byte it is not known
             ax.axvline(100 * chance, color="0.5", linestyle=":", linewidth=1)
         ax.set(title=title, xlim=(min(100 * (chance or 0), 45) - 4, 104),
@@ -526,8 +527,8 @@ def listops_picture(path):
     for name in ("commonest answer", "commonest answer to the first operator"):
         level = 100 * np.mean([history[-1]["test_accuracy"] for history in simple[name]])
         ax.axhline(level, color="0.4", linestyle="--", linewidth=1, zorder=0)
-        ax.text(0, level, name, fontsize=8, va="bottom", color="0.3")
-    ax.set(xlabel="step", ylabel="test accuracy (%)", ylim=(0, 45))
+        ax.text(20, level + 0.3, name, fontsize=8, va="bottom", color="0.3")
+    ax.set(xlabel="step", ylabel="test accuracy (%)", xlim=(0, last), ylim=(0, 45))
     plots.save(fig, path, tables.KIND)
 
 
