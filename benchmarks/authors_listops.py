@@ -49,10 +49,10 @@ def main():
     task, rng, ours = tasks.get("listops", **reproduce.AS_THE_PAPER), np.random.default_rng(0), []
     with tempfile.TemporaryDirectory() as folder:
         for split, size in SIZES.items():
-            drawn = [task.expression(rng) for _ in range(size)]
+            expressions = [task.expression(rng) for _ in range(size)]
             Path(folder, f"basic_{split}.tsv").write_text("Source\tTarget\n" + "".join(
-                f"{arena(ids)}\t{value}\n" for ids, value in drawn))
-        for ids, value in drawn:                          # of the test split
+                f"{arena(ids)}\t{value}\n" for ids, value in expressions))
+        for ids, value in expressions:                    # of the test split
             shown = [SYMBOLS[i].strip("[") for i in task.padded(ids) if i != PAD]
             ours.append((shown, int(value)))
         _, _, test, encoder = get_datasets(1, "basic", folder + "/", batch_size=4)

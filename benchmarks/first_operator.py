@@ -52,9 +52,9 @@ def measure(answers, x, y):
     rest, operator = np.roll(x, 1, axis=0), x.copy()
     rest[:, 0] = x[:, 0]
     operator[:, 0] = 10 + (x[:, 0] - 10 + 1) % len(OPERATORS)
-    given = answers(x)
-    return [(given == y[:, 0]).mean(), *((given == other).mean() for other in (
-        answers(rest), answers(operator), np.roll(given, 1)))]
+    digits = answers(x)
+    return [(digits == y[:, 0]).mean(), *((digits == other).mean() for other in (
+        answers(rest), answers(operator), np.roll(digits, 1)))]
 
 
 def main():
