@@ -26,8 +26,10 @@ from minifpt.gpt2 import GPT2
 from minifpt.reports.attention import maps
 from minifpt.tasks.listops import OPERATORS, PAD
 
-COLUMNS = ["trunk", "learning rate", "seed", "accuracy", "same answer with other symbols behind",
-           "with another first operator", "of another expression", "attention to the first symbol"]
+COLUMNS = ["trunk", "learning rate", "seed", "accuracy (%)",
+           "answer kept, other symbols exchanged (%)", "first operator exchanged (%)",
+           "same answer to another expression (%)",
+           "most attention to the first symbol (%)"]
 ARMS = {(arm.model, str(FreezeMask.parse(arm.freeze))): word(arm.full_label())
         for arm in reproduce.TABLES["listops-long"].arms if not arm.adapt}
 

@@ -288,15 +288,15 @@ def test_arms_are_called_by_words_that_explain_themselves(label, words):
 def test_every_picture_of_the_results_is_drawn_and_shown(tmp_path, monkeypatch):
     results, drawn = results_module(), set()              # of names: a drawing takes seconds
     for module, name, place in ((results, "dots", 1), (results, "words_picture", 0),
-                                (results, "long_picture", 0), (results.tables, "picture", 1),
+                                (results, "long_picture", 0), (results, "listops_picture", 0),
+                                (results.tables, "picture", 1), (results.memory_map, "picture", 1),
                                 (results.tables, "sweep_picture", 1),
-                                (results.memory_map, "picture", 1),
                                 *((results.why, name, 1) for name in vars(results.why)
                                   if name.startswith("picture")),
                                 (results.dose, "picture", 2)):
         monkeypatch.setattr(module, name, lambda *args, place=place, **_: drawn.add(args[place]))
     results.pictures()
-    assert len(drawn) == 14 and all(path.stat().st_size > 10_000 for path in drawn)
+    assert len(drawn) == 15 and all(path.stat().st_size > 10_000 for path in drawn)
     shown = {(path.parent / target).resolve() for path in TEXTS
              for target in re.findall(r"\]\(([^)\s]+\.png)\)", path.read_text(encoding="utf-8"))}
     assert {path.resolve() for path in drawn} <= shown
