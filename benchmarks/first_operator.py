@@ -20,7 +20,7 @@ from benchmarks.memory_map import write_rows
 from benchmarks.words import word
 from minifpt import tasks
 from minifpt.experiments import reproduce
-from minifpt.experiments.runs import read_run, read_settings
+from minifpt.experiments.runs import read_run
 from minifpt.freeze import FreezeMask
 from minifpt.gpt2 import GPT2
 from minifpt.reports.attention import maps
@@ -70,7 +70,8 @@ def main():
     x, y = (a[(x != PAD).all(axis=1)] for a in (x, y))    # so that each begins at the same place
     rows = [["the first operator's commonest answer", "", "", *measure(rule(task), x, y)]]
     for folder in args.runs:
-        settings, model = read_settings(folder), read_run(folder)[1].model
+        _, run = read_run(folder)
+        settings, model = run.settings, run.model
         rows.append([ARMS[settings["model"], settings["freeze"]], settings["lr"], settings["seed"],
                      *measure(answers_of(model), x, y)])
         if isinstance(model.trunk, GPT2):                 # an LSTM has no attention

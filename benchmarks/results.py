@@ -398,8 +398,7 @@ def dots(panels, path, paper=None):
             if ends:
                 draw_result(ax, y, ends, colors[name], (paper or {}).get((file, task, arm)))
                 ax.text(np.mean(ends), y + 0.2, f"{np.mean(ends):.1f}", ha="center", fontsize=8)
-        chance = tasks.chance_of("mnist" if task.startswith("few") else re.sub(
-            "-(long|512)$", "", task))
+        chance = tasks.chance_of("mnist" if task.startswith("few") else task)
         if chance:                                        # of the next byte it is not known
             ax.axvline(100 * chance, color="0.5", linestyle=":", linewidth=1)
         ax.set(title=title, xlim=(min(100 * (chance or 0), 45) - 4, 104),
@@ -478,9 +477,6 @@ CURVES = ("language", "random (paper)", "statistics", "random (paper), all train
           "LSTM, all trained", "language, + feed-forward", "softmax regression")
 
 
-LISTOPS = "language", "random (paper)", "random (paper), all trained", "LSTM, all trained"
-
-
 def long_picture(path):
     """The long runs, a row a task: the curves of ``CURVES``, and all arms' final accuracies as in
     :func:`dots`, the best one above."""
@@ -507,6 +503,9 @@ def long_picture(path):
         ends.tick_params(axis="y", labelsize=8)
     draw_legend(fig, axes[1])
     plots.save(fig, path, tables.KIND)
+
+
+LISTOPS = "language", "random (paper)", "random (paper), all trained", "LSTM, all trained"
 
 
 def listops_picture(path):

@@ -90,4 +90,5 @@ def label_of(name):
 
 def chance_of(name):
     """Return the chance accuracy of a task or its long runs, 0 ... 1; ``None`` if it is unknown."""
-    return getattr(TASKS.get(name.removeprefix("few-").removesuffix("-long")), "chance", None)
+    name = name.removeprefix("few-").removesuffix("-long").removesuffix("-512")
+    return getattr(TASKS.get(name), "chance", None)
