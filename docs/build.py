@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 import minifpt  # noqa: E402
 from minifpt import cli  # noqa: E402
-from minifpt.files import cache_folder  # noqa: E402
+from minifpt.files import cache_folder, write_beside  # noqa: E402
 
 MATHJAX = "https://registry.npmjs.org/mathjax/-/mathjax-3.2.2.tgz"
 MATHJAX_SHA256 = "1b9c0a1c44df864e915690558e72adb9cc5203360daefd385084ced3b6c64c09"
@@ -123,13 +123,14 @@ def command_page():
 
 
 def claims_page(path):
-    """Every claim of the texts, from ``claims.csv``."""
+    """Every claim of the texts, from ``claims.csv``, without its links: they lead from its page."""
     text = "# Every claim\n\nAs it stands, with its runs: [how to read them](index.md).\n"
     with open(path, newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             facts = [f"{key}: {value}" for key, value in row.items()
                      if value and key not in ("id", "claim")]
-            text += f"\n## {row['id']}\n\n{row['claim']}\n\n{fenced(chr(10).join(facts))}"
+            claim = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", row["claim"])
+            text += f"\n## {row['id']}\n\n{claim}\n\n{fenced(chr(10).join(facts))}"
     return text
 
 
@@ -169,14 +170,11 @@ def mathjax(folder):
     """Put MathJax into a folder, from the cache or from npm."""
     archive_path = cache_folder() / "mathjax-3.2.2.tgz"
     if not archive_path.exists():
-        archive_path.parent.mkdir(parents=True, exist_ok=True)
         with urllib.request.urlopen(MATHJAX, timeout=120) as answer:
             data = answer.read()
         if hashlib.sha256(data).hexdigest() != MATHJAX_SHA256:
             raise ValueError(f"{MATHJAX}: the file has another checksum than expected")
-        beside = archive_path.with_suffix(".part")
-        beside.write_bytes(data)
-        beside.replace(archive_path)
+        write_beside(archive_path, lambda file: file.write(data))
     needed_files = re.compile(r"package/es5/(tex-chtml\.js|output/chtml/fonts/.*)$")
     with tarfile.open(archive_path) as archive:
         for member in archive.getmembers():
