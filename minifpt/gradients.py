@@ -382,7 +382,8 @@ class _Check:
 
         Those steps count at which rounding cannot hide an error of ``tolerance``, or else those
         with the least rounding, each up to its rounding.  Where that is more than a hundredth the
-        gradient is unknown: the numerical value is then ``None``.
+        gradient is unknown: the numerical value is then ``None``.  A right gradient ends the
+        search, and so do two steps that give one slope and another than its own.
         """
         trials = []                                       # (rounding, error, numerical value)
         for order, h in product((2, 4), self.steps(x, d)):
@@ -393,7 +394,9 @@ class _Check:
             is_clear = noise <= self.tolerance * scale
             error = max(0.0, abs(a - n) - (0.0 if is_clear else noise)) / scale
             trials.append((noise / scale, error, n))
-            if is_clear and error <= 0.03 * self.tolerance:
+            is_known = any(abs(n - m) <= 0.03 * self.tolerance * scale for *_, m in trials[:-1])
+            if is_clear and (error <= 0.03 * self.tolerance
+                             or error > self.tolerance and is_known):
                 break
         least = min(trials, default=(0.0,))[0]
         if least > 0.01 and size > 1e-6:
