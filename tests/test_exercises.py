@@ -14,7 +14,6 @@ from minifpt.exercises import EXERCISES, check, examine, exercise
 ROOT = Path(__file__).resolve().parent.parent
 exercises._load()
 SOLUTIONS = {name: e.solution for name, e in EXERCISES.items()}
-MISTAKES = {name: [*e.wrong_answers, *e.refused_answers] for name, e in EXERCISES.items()}
 
 
 def test_each_exercise_is_asked_in_its_lesson():
@@ -23,8 +22,7 @@ def test_each_exercise_is_asked_in_its_lesson():
     here = {lesson: [name for name, e in EXERCISES.items() if e.__module__[-2:] == lesson]
             for lesson in asked}
     assert here == asked and min(map(len, asked.values())) >= 3
-    assert [name for name, answers in MISTAKES.items()
-            if len({hint for hint, _ in answers}) < 3] == []
+    assert [name for name, e in EXERCISES.items() if len({*e.mistakes, *e.refused}) < 3] == []
 
 
 @pytest.mark.parametrize("name", SOLUTIONS)
@@ -42,8 +40,9 @@ def test_the_formula_of_lesson_13_is_accepted():
 
 @pytest.mark.parametrize("name", SOLUTIONS)
 def test_each_mistake_is_refused_with_its_own_hint(name, seeds=range(3)):
+    e = EXERCISES[name]
     for seed in seeds:
-        for hint, answer in MISTAKES[name]:
+        for hint, answer in [*e.wrong_answers, *e.refused_answers]:
             result = examine(name, answer, seed)
             assert result.status == "not right yet" and hint.lower() in result.hint.lower(), (
                 seed, hint, result)
