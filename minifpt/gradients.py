@@ -393,10 +393,9 @@ class _Check:
             scale = max(size, abs(a), abs(n)) if is_entry else max(size, abs(n) / x.size ** 0.5)
             is_clear = noise <= self.tolerance * scale
             error = max(0.0, abs(a - n) - (0.0 if is_clear else noise)) / scale
+            is_known = any(abs(n - m) <= 0.03 * self.tolerance * scale for *_, m in trials)
             trials.append((noise / scale, error, n))
-            is_known = any(abs(n - m) <= 0.03 * self.tolerance * scale for *_, m in trials[:-1])
-            if is_clear and (error <= 0.03 * self.tolerance
-                             or error > self.tolerance and is_known):
+            if is_clear and (error <= 0.03 * self.tolerance or error > self.tolerance and is_known):
                 break
         least = min(trials, default=(0.0,))[0]
         if least > 0.01 and size > 1e-6:
@@ -434,10 +433,9 @@ def _functions(layer, n, train, seed):
 
 def _array(name, x, hint, kinds="fiub"):
     """Return a copy of an array of real numbers."""
-    try:
+    a = np.array(None)                                    # where lists have several lengths
+    with suppress(ValueError):
         a = np.array(x)
-    except ValueError:                                    # lists of several lengths
-        a = np.array(None)
     if a.dtype.kind == "c":
         hint = "its real and its imaginary part are two arrays"
     if a.dtype.kind not in kinds:
@@ -459,10 +457,9 @@ def _arguments(function):
 
 def _copy(value):
     """Return a copy, or the value itself where it cannot be copied."""
-    try:
+    with suppress(Exception):
         return copy.deepcopy(value)
-    except Exception:
-        return value
+    return value
 
 
 def _stays(which, name, now, before):
