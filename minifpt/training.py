@@ -159,7 +159,8 @@ def first_look(model, task):
         raise ValueError(f"train: the model is {brief(model)}, expected a minifpt.FPT or "
                          "LanguageModel, or another minifpt.layers.Layer")
     def chance():
-        return str(np.random.get_state()), random.getstate()            # noqa: NPY002
+        state = [np.asarray(part).tobytes() for part in np.random.get_state()]   # noqa: NPY002
+        return state, random.getstate()
     before = chance()
     for split in ("train", "test"):                       # both are there; the second is looked at
         x, y = draw(task, np.random.default_rng(0), 1, split)

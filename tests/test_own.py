@@ -19,7 +19,7 @@ from minifpt import functional as F
 from minifpt.exercises import apart, operations, own
 from minifpt.exercises.mistakes import MISTAKES
 
-SOURCE = inspect.getsource(F)
+SOURCE, SKELETON = inspect.getsource(F), own.skeleton()
 
 
 def with_bodies(text, **bodies):
@@ -37,7 +37,7 @@ def file(tmp_path):
     """``file(NAME=body)``: writes a skeleton with these bodies, and returns its path."""
     def write(**bodies):
         path = tmp_path / "mine.py"
-        path.write_text(with_bodies(own.skeleton(), **bodies), encoding="utf-8")
+        path.write_text(with_bodies(SKELETON, **bodies), encoding="utf-8")
         return path
     return write
 
