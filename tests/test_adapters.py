@@ -60,7 +60,7 @@ def test_gradients_are_right(kind, trunk):
     if kind == "bitfit" and "llama" in trunk:
         pytest.skip("it has no biases")
     model = randomised(adapters.adapt(fpt(trunk, "full", dropout=0.2), kind))
-    report = gradcheck(model, batch(), elementwise=3, directions=2)
+    report = gradcheck(model, batch(), elementwise=3, directions=1)
     assert report.max_relative_error <= 1e-6, str(report)
     full = gradients(model, batch())
     for mask in ("attn,mlp,ln", "output_only"):

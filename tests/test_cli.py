@@ -489,9 +489,8 @@ def test_gradcheck_finds_a_broken_backward(capsys, monkeypatch, op):
                         lambda *a: GradcheckReport(0.0, ("x", (0,), 1.0, 1.0), {"x": 0.0}, 1e-6))
     assert main("gradcheck") == 1
     out = capsys.readouterr().out.splitlines()
-    failed = [line.split()[0] for line in out if line.endswith("FAILED")]
-    assert failed == expected
-    assert out[-1].endswith(f" {len(failed)} failed")
+    assert [line.split()[0] for line in out if line.endswith("FAILED")] == expected
+    assert out[-1].endswith(f" {len(expected)} failed")
 
 
 def test_info_shows_versions_and_folders(capsys, folder, tmp_path, monkeypatch):

@@ -103,7 +103,7 @@ def step(model, x, seed=2, **options):
     "fpt of llama", "fpt of bert", "fpt of lstm")])       # of another trunk in the same FPT
 def test_gradients_equal_differences(build, name):
     model, x = build(name)
-    report = gradcheck(model, x, elementwise=6, directions=2)
+    report = gradcheck(model, x, elementwise=3, directions=1)
     assert report, str(report)
     assert {*report.errors} - {"x"} == {*dict(model.named_parameters())}
 

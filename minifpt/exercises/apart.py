@@ -274,8 +274,9 @@ class Process:
 
     def lost(self, error):
         """Close the process; return why it was lost."""
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(1.0)
+        if not (self.why or str(error)):                  # it has ended, or closed the channel
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(1.0)
         code = self.process.returncode
         self.close()
         if self.why or str(error) or code is None:
