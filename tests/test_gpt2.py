@@ -383,7 +383,7 @@ def test_a_trunk_is_gone_after_its_last_use(tmp_path, make):
 
 
 def test_importing_loads_nothing_heavy():
-    code = ("import sys, minifpt, minifpt.tasks\n"
+    code = ("import sys, minifpt.tasks, minifpt.training, minifpt.trunks\n"
             "print(*{name.split('.')[0] for name in sys.modules})")
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
                              check=True).stdout.split()
