@@ -128,7 +128,7 @@ def switch(trunk, qk, is_random, model):
             u, v = np.split(q, 2, axis=2)
             k[...] = np.concatenate([v, -u], axis=2)
         else:
-            from scipy.special import cosdg, sindg        # exactly Z at 90 degrees; slow to import
+            from scipy.special import cosdg, sindg  # exactly Z at 90 degrees; slow to import
             k[...] = float(cosdg(qk)) * q + float(sindg(qk)) * k
     return trunk
 
@@ -195,7 +195,7 @@ def start_input(model, start):
         raise ValueError(f"start {start}: a trunk with one channel has no directions")
     # No layer norm passes on what all channels share, so no direction may have it.
     is_centred = isinstance(norm_before(trunk, 0), LayerNorm)
-    from scipy.linalg import helmert                      # slow to import
+    from scipy.linalg import helmert  # slow to import
     basis = helmert(C) if is_centred else np.eye(C)
     m = summed_form(trunk, basis)
     _, vectors = np.linalg.eigh((m + m.T) / 2)
