@@ -448,7 +448,7 @@ def test_a_variance_that_loses_its_digits_is_wrong(file):
     ("import os; os._exit(5)", "exit status 5"), ("while True: pass", "is there a loop"),
     ("return 3", "'return' outside function"), ("x = '\0'", "not Python")])
 def test_a_bad_file_is_one_line(tmp_path, monkeypatch, capsys, text, part):
-    monkeypatch.setattr(apart, "QUIET", 3.0)
+    monkeypatch.setattr(apart, "QUIET", 1.5)
     path = tmp_path / "bad.py"
     path.write_text(text)
     assert cli.main(["check", path]) == 2
