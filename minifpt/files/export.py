@@ -13,7 +13,7 @@ import numpy as np
 
 from ..checks import brief
 from . import regular, to_json, unfinished, write_durably
-from .tokenizer import FILES, byte_vocabulary, is_bytes
+from .tokenizer import FILES, byte_vocabulary, files_beside, is_bytes
 from .weights import cast, weight_dtype
 
 NAMES = {"float32": "F32", "float16": "F16"}              # by safetensors' names
@@ -113,12 +113,7 @@ def tokenizer_files(path, vocab_size):
     tokens are bytes, else the files beside the weights, if there are any."""
     if vocab_size == 256 and is_bytes(path):
         return byte_tokenizer()
-    path, files = Path(path), {}
-    folder = path if path.is_dir() else path.parent
-    for name in FILES:
-        for source in (folder / f"{path.stem}.{name}", folder / name):
-            if source.is_file() and name not in files:
-                files[name] = source.read_bytes()
+    files = {name: file.read_bytes() for name in FILES for file in files_beside(path, name)[:1]}
     if "tokenizer.json" in files:                         # else AutoTokenizer makes GPT-2's own
         files.setdefault("tokenizer_config.json", b'{"tokenizer_class": "PreTrainedTokenizerFast"}')
     return files

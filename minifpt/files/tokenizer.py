@@ -6,7 +6,6 @@ Other models split text in other ways, which their ``tokenizer.json`` of Transfo
 The library ``tokenizers`` does the work (``pip install tokenizers``, or the extra ``gpt2``).
 """
 
-import itertools
 import json
 from pathlib import Path
 
@@ -112,33 +111,36 @@ def find(path, vocab_size):
     Raises ``FileNotFoundError`` if there is none, ``ValueError`` if it has more tokens than the
     weights, or if only a ``merges.txt`` is there that is not GPT-2's kind.
     """
-    path = Path(path)
-    folder = path if path.is_dir() else path.parent
     if vocab_size == 256 and is_bytes(path):
         return Bytes()
-    for prefix, name in itertools.product((f"{path.stem}.", ""), FILES[:2]):
-        file = folder / (prefix + name)
-        if file.is_file():
-            if name == "merges.txt":
-                check_is_gpt2(file)
-            tokenizer = (BPE if name == "merges.txt" else Saved)(file)
-            if tokenizer.vocab_size > vocab_size:
-                raise ValueError(f"{file}: has {tokenizer.vocab_size} tokens, the weights {path} "
-                                 f"have {vocab_size}")
-            return tokenizer
+    for file in files_beside(path, *FILES[:2]):
+        is_merges = file.name.endswith("merges.txt")
+        if is_merges:
+            check_is_gpt2(file)
+        tokenizer = (BPE if is_merges else Saved)(file)
+        if tokenizer.vocab_size > vocab_size:
+            raise ValueError(f"{file}: has {tokenizer.vocab_size} tokens, the weights {path} have "
+                             f"{vocab_size}")
+        return tokenizer
     raise FileNotFoundError(f"{path}: no tokenizer beside the weights: put tokenizer.json, or "
                             "GPT-2's merges.txt, there")
+
+
+def files_beside(path, *names):
+    """Return the files of these names for weights at ``path``: first those of ``NAME.merges.txt``
+    and so on, then those without the weights' name."""
+    path = Path(path)
+    folder = path if path.is_dir() else path.parent
+    files = (folder / (prefix + name) for prefix in (f"{path.stem}.", "") for name in names)
+    return [file for file in files if file.is_file()]
 
 
 def is_bytes(path):
     """Return whether 256 tokens of weights at ``path`` are the bytes in their order: no file beside
     them has a vocabulary of 256 tokens with other numbers."""
-    path = Path(path)
-    folder = path if path.is_dir() else path.parent
-    for prefix, name in itertools.product((f"{path.stem}.", ""), ("tokenizer.json", "vocab.json")):
-        file = folder / (prefix + name)
+    for file in files_beside(path, "tokenizer.json", "vocab.json"):
         try:
-            data = json.loads(read_text(file)) if file.is_file() else {}
+            data = json.loads(read_text(file))
             vocab = data["model"]["vocab"] if "model" in data else data
             if len(vocab) == 256:
                 return vocab == byte_vocabulary()
