@@ -184,13 +184,10 @@ def blas_threads(n=None):
 def single_threaded_blas():
     """Run each matrix product on one core within ``with single_threaded_blas:``, because sharing
     a small product costs more than it gains.  Without OpenBLAS nothing changes."""
-    if _get_threads is None or _set_threads is None:
-        yield
-        return
-    before = _get_threads()
-    _set_threads(1)
+    before = blas_threads()
+    blas_threads(1)
     yield
-    _set_threads(before)
+    blas_threads(before)
 
 
 @ProcessSetting
@@ -264,14 +261,12 @@ def no_subnormals():
     probabilities and gradients are almost zero, as at too large a learning rate.  PyTorch has
     ``torch.set_flush_denormal``.  Outside Linux on x86-64 nothing changes.
     """
-    if _floating_point() is None or subnormals_are_zero():
-        yield
-        return
+    before = subnormals_are_zero()
     try:
         _set_zeroing(True)
         yield
     finally:
-        _set_zeroing(False)
+        _set_zeroing(before)
 
 
 @ProcessSetting

@@ -11,10 +11,8 @@ from .runs import read_run
 def is_source(source, out):
     """Return whether :func:`export` takes ``source`` and ``out``: the folder of a run, or a weight
     file of ours and a folder."""
-    if is_run(source):
-        return True
     to_folder = out is not None and Path(out).suffix != ".npz"
-    return to_folder and not huggingface.is_checkpoint(source) and (
+    return is_run(source) or to_folder and not huggingface.is_checkpoint(source) and (
         str(source) in weights.available() or Path(source).suffix == ".npz")
 
 

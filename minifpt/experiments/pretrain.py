@@ -79,10 +79,9 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
                          "one")
     out, options = weight_file(out), DEFAULTS[source] | options
     table = out.with_suffix(".csv")
-    for path in out, table:
-        ours = resume and (path == table or str(weights.load(path)[0].get("command")).startswith(
-            f"minifpt pretrain {source} ")) if path.exists() else False
-        if path.exists() and not ours:
+    for path in filter(Path.exists, (out, table)):
+        if not (resume and (path == table or str(weights.load(path)[0].get("command")).startswith(
+                f"minifpt pretrain {source} "))):
             raise ValueError(f"pretrain: {path} is there already: choose another --out, or "
                              "remove it")
     outputs.check(table, COLUMNS)
@@ -113,9 +112,9 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
                     progress=progress,
                     config={"pretraining": source} | asdict(trunk.config), **options)
     trunk.config = saved.config = replace(saved.config, dropout=0.1)
-    arguments = {name: value for name, value in {"shape": shape, "tokens": tokens}.items()
-                 if value is not None} | options
-    command = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in arguments.items())
+    arguments = {"shape": shape, "tokens": tokens} | options
+    command = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in arguments.items()
+                       if value is not None)
     saved.save(out, source=source, command=f"minifpt pretrain {source} {command} --seed {seed}",
                test_loss=round(history[-1]["test_loss"], 4),
                test_accuracy=round(history[-1]["test_accuracy"], 4),

@@ -26,12 +26,9 @@ SMALLER = (3e-4,)                                         # needed where the tru
 
 # ---------------------------------------------------------------------------- tasks and arms
 
-XOR = Column("bit-xor", {}, {"steps": 2000})
-MEMORY = Column("bit-memory", {}, {"steps": 2000})
-MNIST = Column("mnist", {}, {"steps": 500})
-LISTOPS = Column("listops", {}, {"steps": 500})
-CIFAR = Column("cifar10", {}, {"steps": 500})
-
+XOR, MEMORY = (Column(task, {}, {"steps": 2000}) for task in ("bit-xor", "bit-memory"))
+MNIST, LISTOPS, CIFAR = (Column(task, {}, {"steps": 500}) for task in (
+    "mnist", "listops", "cifar10"))
 LANGUAGE, BITS, IMAGES = (Arm(f"minigpt-{name}") for name in ("language", "bits", "images"))
 STATISTICS = Arm("statistics:minigpt-language")
 # Half of novels' weights each, the other half drawn anew.
@@ -154,11 +151,11 @@ PLUS_MLP, PLUS_ATTENTION, PLUS_BOTH = (
         ("attn", "feed-forward"), ("mlp", "attention"), ("full", "both")))
 
 
-def long(task, options, steps=None, tested=2000):
+def long(task, options, steps=None):
     """Return the column of a task in long runs, by default with its own number of steps."""
     steps = steps or tasks.defaults_of(tasks.task_class(task))["steps"]
     return Column(task, options, {"steps": steps, "eval_every": steps // 10,
-                                  "test_examples": tested}, f"{task}-long")
+                                  "test_examples": 2000}, f"{task}-long")
 
 
 def arm_of(arm, seeds=3):

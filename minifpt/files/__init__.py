@@ -28,10 +28,8 @@ DAMAGE = (ValueError, KeyError, EOFError, TypeError, RuntimeError, OverflowError
 
 def cache_folder():
     """Return the user's cache folder for downloaded data and converted weights."""
-    if os.environ.get("XDG_CACHE_HOME"):
-        return Path(os.environ["XDG_CACHE_HOME"]) / "minifpt"
     try:
-        return Path.home() / ".cache" / "minifpt"
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minifpt"
     except RuntimeError:                                  # a user without a home folder
         return Path(tempfile.gettempdir()) / "minifpt"
 

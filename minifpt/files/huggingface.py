@@ -17,13 +17,8 @@ import numpy as np
 from ..checks import brief
 from . import DAMAGE, is_name, one_line, printable, read_json, tokenizer
 
-HUB = {
-    "gpt2": "openai-community/gpt2",
-    "gpt2-medium": "openai-community/gpt2-medium",
-    "gpt2-large": "openai-community/gpt2-large",
-    "gpt2-xl": "openai-community/gpt2-xl",
-    "distilgpt2": "distilbert/distilgpt2",
-}
+HUB = {name: f"openai-community/{name}" for name in (
+    "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")} | {"distilgpt2": "distilbert/distilgpt2"}
 
 # The files that may hold a folder's tensors; the first one that exists is read.
 FILES = ("model.safetensors", "model.safetensors.index.json")

@@ -54,11 +54,8 @@ class History(list):
             reader = csv.DictReader(text, restval="missing")
             if reader.fieldnames != COLUMNS:
                 raise ValueError(f"its first line is not {','.join(COLUMNS)}")
-            rows = cls({k: int(v) if k == "step" else float(v) if v != "" else None
-                        for k, v in row.items()} for row in reader)
-            for row in rows:
-                whole("a row", "step", row["step"])
-            return rows
+            return cls({k: whole("a row", k, int(v)) if k == "step" else
+                        float(v) if v != "" else None for k, v in row.items()} for row in reader)
         except (*DAMAGE, csv.Error) as e:
             raise ValueError(f"{path}: not the history of a run, or damaged ({one_line(e)})"
                              ) from None

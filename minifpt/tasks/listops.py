@@ -58,9 +58,8 @@ class ListOps(Choices):
             ids, answers = self.stored(split)
             chosen = rng.integers(0, len(ids), size)
             return ids[chosen], answers[chosen]
-        expressions = [self.expression(rng) for _ in range(size)]
-        return (np.stack([self.padded(ids) for ids, _ in expressions]),
-                np.array([[value] for _, value in expressions]))
+        rows, values = zip(*(self.expression(rng) for _ in range(size)), strict=True)
+        return np.stack([self.padded(ids) for ids in rows]), np.array(values)[:, None]
 
     def expression(self, rng):
         """Draw an expression: (ids, value)."""

@@ -66,10 +66,8 @@ class BERT(layers.Layer):
 
     @single_threaded_blas
     def forward(self, x, train=False, rng=None, need_dx=True):
-        """x (B, T, C), embeddings before positions are added -> y (B, T, C).
-
-        ``need_dx=False`` says that nothing below the trunk learns, as in :class:`minifpt.GPT2`.
-        """
+        """x (B, T, C), embeddings before positions are added -> y (B, T, C); ``need_dx`` is that
+        of :meth:`minifpt.GPT2.forward`."""
         c = self.config
         layers.tokens_before("BERT", c, x)
         p, cache = checks.dropout("BERT", c.dropout, train, rng), {}
@@ -126,8 +124,7 @@ def of_bert(name, tensors):
     layer, _, kind = name.rpartition(".")
     prefix, layer = ("", layer) if layer in BERTS else (
         f"encoder.layer.{layer.split('.')[1]}.", layer.split(".", 2)[2])
-    parts = [tensors[f"{prefix}{theirs}.{kind}"] for theirs in BERTS[layer]]
-    parts = [t.read() for t in parts]
+    parts = [tensors[f"{prefix}{theirs}.{kind}"].read() for theirs in BERTS[layer]]
     if layer == "wpe":
         return parts[0] + parts[1][0]                     # positions and the first token type
     return np.concatenate(parts).T                        # .T leaves a bias unchanged

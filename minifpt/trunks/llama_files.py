@@ -1,7 +1,6 @@
 """A Llama's config, and Llamas in files: folders that Transformers saved, and weight files of
 ours."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +12,10 @@ from ..files import huggingface, weights
 from ..weight_files import config_of
 
 KINDS = "llama", "qwen2"                                  # model types that are read
-# Transformers' names for a block's parts and for what is around the blocks, by ours.
-PARTS = {"ln_1": "input_layernorm", "attn": "self_attn", "ln_2": "post_attention_layernorm",
-         "mlp": "mlp"}
-AROUND = {"wte": "embed_tokens", "ln_f": "norm", "lm_head": "lm_head"}
-OURS = {theirs: ours for ours, theirs in (PARTS | AROUND).items()}
+# Transformers' names of layers, by ours, where they differ.
+THEIRS = {"wte": "embed_tokens", "h": "layers", "ln_1": "input_layernorm", "attn": "self_attn",
+          "ln_2": "post_attention_layernorm", "ln_f": "norm"}
+OURS = {theirs: ours for ours, theirs in THEIRS.items()}
 TABLES = {"wte.weight", "lm_head.weight"}                 # of a language model, not of its trunk
 SETTINGS = {"n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
             "n_embd": "hidden_size", "n_positions": "max_position_embeddings",
@@ -146,20 +144,13 @@ def read_config(path, dropout=None):
 
 def our_name(theirs):
     """Return the name here of a tensor of Transformers."""
-    match = re.fullmatch(r"layers\.(\d+)\.(\w+)\.(.*)", theirs := theirs.removeprefix("model."))
-    if match:
-        return f"h.{match[1]}.{OURS.get(match[2], match[2])}.{match[3]}"
-    layer, _, kind = theirs.rpartition(".")
-    return f"{OURS.get(layer, layer)}.{kind}"
+    return ".".join(OURS.get(part, part) for part in theirs.removeprefix("model.").split("."))
 
 
 def their_name(ours, prefix):
     """Return Transformers' name of a parameter; ``prefix`` stands before all but the head."""
-    layer, _, kind = ours.partition(".")
-    if layer == "h":
-        i, part, rest = kind.split(".", 2)
-        return f"{prefix}layers.{i}.{PARTS[part]}.{rest}"
-    return f"{'' if layer == 'lm_head' else prefix}{AROUND[layer]}.{kind}"
+    name = ".".join(THEIRS.get(part, part) for part in ours.split("."))
+    return name if name.startswith("lm_head.") else prefix + name
 
 
 def is_transposed(name, array):

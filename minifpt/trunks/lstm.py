@@ -119,10 +119,8 @@ class LSTM(layers.Layer):
 
     @single_threaded_blas
     def forward(self, x, train=False, rng=None, need_dx=True):
-        """x (B, T, C), embeddings before positions are added -> y (B, T, C), after ln_f.
-
-        ``need_dx=False`` says that nothing below the trunk learns, as in :class:`minifpt.GPT2`.
-        """
+        """x (B, T, C), embeddings before positions are added -> y (B, T, C), after ln_f;
+        ``need_dx`` is that of :meth:`minifpt.GPT2.forward`."""
         c = self.config
         layers.tokens_before("LSTM", c, x)
         checks.dropout("LSTM", c.dropout, train, rng)

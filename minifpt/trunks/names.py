@@ -328,10 +328,9 @@ class TrunkSpec:
                     raise
         shape = shape_of(self.name) | ({} if dropout is None else {"dropout": dropout})
         if self.spread is not None:
-            paper = self.spread == "paper"
-            spread = PAPER_SPREAD if paper else self.spread
+            spread = PAPER_SPREAD if self.spread == "paper" else self.spread
             shape |= {"initializer_range": spread / shape["n_embd"] ** 0.5,
-                      "scaled_residual_init": not paper}
+                      "scaled_residual_init": self.spread != "paper"}
         return (LlamaConfig if self.name.startswith("llama:") else GPT2Config)(**shape)
 
     @property
