@@ -191,9 +191,8 @@ class Changes:
     def check_all_acted(self, t):
         """Raise ``ValueError`` for a change that never acted in a trace in which the model ran."""
         for changes in (self.outputs, self.grads):
-            acted = {change for change in changes.values() if change.acted}
             for (layer, op), change in changes.items():
-                if change not in acted and t.outputs:
+                if t.outputs and not change.acted:
                     ran = sorted({step.op for step in t.steps if step.layer == layer})
                     name = f"'{joined(layer, op)}'"
                     raise ValueError(f"trace: '{change.pattern}' changed nothing: " + (

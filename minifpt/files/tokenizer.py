@@ -144,7 +144,7 @@ def is_bytes(path):
             vocab = data["model"]["vocab"] if "model" in data else data
             if len(vocab) == 256:
                 return vocab == byte_vocabulary()
-        except (*DAMAGE, LookupError, TypeError) as e:
+        except (*DAMAGE, LookupError) as e:
             raise ValueError(f"{file}: {one_line(e)}") from None
     return True
 
@@ -156,7 +156,7 @@ def check_is_gpt2(merges):
     try:
         config = json.loads(read_text(path)) if path.is_file() else {}
         kind = config.get("tokenizer_class")
-    except (*DAMAGE, AttributeError) as e:
+    except DAMAGE as e:
         raise ValueError(f"{path}: {one_line(e)}") from None
     if kind and not str(kind).startswith("GPT2"):
         raise ValueError(f"{merges}: is of a {kind!s:.60}, which splits text differently from "

@@ -100,7 +100,7 @@ def load_checkpoint(path, dropout=None):
     """Return a ``LlamaConfig``'s settings and the tensors of a folder that Transformers saved."""
     settings, tensors = read_config(path, dropout), {}
     for name, tensor in huggingface.read_tensors(huggingface.tensor_file(Path(path))).items():
-        name = our_name(name)
+        name = ".".join(OURS.get(part, part) for part in name.removeprefix("model.").split("."))
         if not name.endswith("rotary_emb.inv_freq"):      # which old versions saved
             tensors[name] = tensor
     if settings["tied"]:
@@ -140,11 +140,6 @@ def read_config(path, dropout=None):
     rate = raw.get("attention_dropout", 0.0) if dropout is None else dropout
     return settings | {"model_type": "llama", "rope_base": base, "qkv_bias": kind == "qwen2",
                        "dropout": rate}
-
-
-def our_name(theirs):
-    """Return the name here of a tensor of Transformers."""
-    return ".".join(OURS.get(part, part) for part in theirs.removeprefix("model.").split("."))
 
 
 def their_name(ours, prefix):
