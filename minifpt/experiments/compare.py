@@ -145,11 +145,6 @@ class Cell:
     rate: float | None = None
     runs: list = field(default_factory=list)
 
-    @property
-    def used_rate(self):
-        """The learning rate of ``runs``."""
-        return self.settings["lr"] if self.rate is None else self.rate
-
     def jobs(self, out, seeds, rate=None, **changes):
         """Return a :class:`Job` for each seed, with runs below ``out``."""
         folder = out / self.path / ("" if rate is None else tables.rate_text(rate))
@@ -266,16 +261,17 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
         queues = [cell.jobs(out, cell.seeds, cell.rate) for cell in cells]
         for cell, histories in zip(cells, histories_of(queues), strict=True):
             cell.runs = histories
-    return tables.Grid(by_task(cells, "runs"), by_task(cells, "sweep") if rates else {},
-                       by_task(cells, "used_rate"), seeds,
+    return tables.Grid(by_task(cells, lambda cell: cell.runs),
+                       by_task(cells, lambda cell: cell.sweep) if rates else {},
+                       by_task(cells, lambda cell: cell.rate or cell.settings["lr"]), seeds,
                        {cell.title: cell.chance for cell in cells})
 
 
-def by_task(cells, name):
-    """Return {task's title: {arm's label: the attribute of their cell}}."""
+def by_task(cells, value):
+    """Return {task's title: {arm's label: ``value(cell)``}}."""
     table = {}
     for cell in cells:
-        table.setdefault(cell.title, {})[cell.label] = getattr(cell, name)
+        table.setdefault(cell.title, {})[cell.label] = value(cell)
     return table
 
 

@@ -67,6 +67,7 @@ class CIFAR10Gray(Stored):
         super().__init__(1, 32, data)
         self.size, self.tokens = int(side), int(side) ** 2
         self.options = {"side": self.size, "data": self.data}
+
     def prepare(self, images, labels, rng=None):
         grey = np.rint(sum(np.float32(w) * images[:, c] for c, w in enumerate(LUMA)))
         k = 32 // self.size

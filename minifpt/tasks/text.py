@@ -152,8 +152,7 @@ class Typos(Choices):
         noise = rng.choice(self.text.bytes["train"], x.shape)
         return np.where(replaced, noise, x), replaced.astype(np.int64)
 
-    def tokens_as_text(self, x):
-        return self.text.tokens_as_text(x)
+    tokens_as_text = Text.tokens_as_text
 
     def accuracy(self, logits, y):
         """Return the mean of the accuracies on replaced and on original bytes."""
