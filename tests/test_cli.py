@@ -14,7 +14,7 @@ from test_train import checkpoint, same_checkpoint
 
 import minifpt
 from minifpt import cli, functional, tasks
-from minifpt.cli import formatting, viewing
+from minifpt.cli import viewing
 from minifpt.experiments import compare, plan, pretrain
 from minifpt.gradients import GradcheckReport
 from minifpt.trunks import names as trunks
@@ -80,7 +80,7 @@ def test_the_command_alone_prints_help(capsys):
     ("steps bit-xor --n 2 --model random --differences 0 --open", "bit-xor-step.html")])
 def test_pages_open_in_a_browser(folder, capsys, monkeypatch, line, page):
     opened = []
-    monkeypatch.setattr(formatting.webbrowser, "open", lambda url: opened.append(url) or False)
+    monkeypatch.setattr(viewing.webbrowser, "open", lambda url: opened.append(url) or False)
     assert main(TRAIN) == 0 and "next: minifpt report runs/bit-xor\n" in capsys.readouterr().out
     assert main(line) == 0
     assert opened[0].startswith("file:///") and opened[0].endswith(page)

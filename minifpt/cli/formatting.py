@@ -3,9 +3,7 @@
 import argparse
 import re
 import shutil
-import sys
 import textwrap
-import webbrowser
 from itertools import zip_longest
 
 from ..users import suggestion
@@ -90,12 +88,6 @@ def say(text):
             table = []
         if line is not None:
             print("\n".join(wrap(line, columns() - 1)) if len(line) >= columns() else line)
-
-
-def open_page(path):
-    """Open an HTML file in the user's browser."""
-    if not webbrowser.open(path.resolve().as_uri()):
-        print(f"minifpt: no browser was found to open {path}", file=sys.stderr)
 
 
 def print_rows(rows):

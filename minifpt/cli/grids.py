@@ -7,24 +7,9 @@ from ..experiments import reproduce as reproducing
 from ..experiments import runs_table, workers
 from ..experiments.compare import Arm
 from ..trunks.forms import STARTS
+from . import options as shared
 from .formatting import print_rows, say
-from .options import (
-    FREEZE,
-    MODEL_NAME,
-    TASKS_OR_RUNS,
-    TRUNKS,
-    WHERE,
-    given_options,
-    model,
-    option,
-    path,
-    run_options,
-    seed,
-    takes,
-    task_names,
-    task_options_of,
-    whole,
-)
+from .options import given_options, option, path, run_options, takes, task_names, whole
 
 SETTINGS = ("steps", "batch_size", "lr", "schedule", "dropout")
 
@@ -43,10 +28,11 @@ def compare_runs(args):
 
 
 @takes(
-    TASKS_OR_RUNS,
-    option("--models", nargs="+", type=model, default=[MODEL_NAME, "random"], metavar="MODEL",
-           help=f"trunks to compare, see below (default: {MODEL_NAME} random)"),
-    FREEZE,
+    shared.TASKS_OR_RUNS,
+    option("--models", nargs="+", type=shared.model, default=[shared.MODEL_NAME, "random"],
+           metavar="MODEL",
+           help=f"trunks to compare, see below (default: {shared.MODEL_NAME} random)"),
+    shared.FREEZE,
     option("--adapt", nargs="+", default=["none"], metavar="ADAPTER", help=(
         "adapters, each with every trunk: lora:rank=4, bottleneck:size=8, prefix:tokens=4, bitfit "
         "or none (default: none)")),
@@ -54,19 +40,20 @@ def compare_runs(args):
            help="starts of the input layer, each with every trunk: drawn, aligned, opposed "
                 "(default: drawn)"),
     option("--seeds", type=whole, default=5, help="number of seeds (default: 5)"),
-    option("--first-seed", type=seed, default=0, metavar="SEED", help="lowest seed (default: 0)"),
+    option("--first-seed", type=shared.seed, default=0, metavar="SEED",
+           help="lowest seed (default: 0)"),
     option("--rates", type=float, nargs="+", default=(), metavar="LR", help=(
         "learning rates of a sweep for each trunk (default: none)")),
     option("--choices", type=whole, default=experiments.CHOICES, metavar="SEEDS", help=(
         f"validation seeds used to choose the learning rate (default: {experiments.CHOICES})")),
-    WHERE,
+    shared.WHERE,
     *run_options(*SETTINGS),
     option("--out", type=path, help=(
         "folder to write (default: runs/compare, or runs/compared for finished runs)")),
     option("--threshold", type=float, metavar="PERCENT", help=(
         "for finished runs, report the steps until this test accuracy (default: "
         f"{100 * runs_table.SHARE:g} %% of the best arm's)")),
-    epilog=TRUNKS)
+    epilog=shared.TRUNKS)
 def compare(args):
     if runs_table.are_runs(task_names(args)):
         return compare_runs(args)
@@ -90,7 +77,7 @@ def compare(args):
             out, task_names(args), arms,
             range(args.first_seed, args.first_seed + args.seeds), rates=args.rates,
             choices=args.choices, jobs=args.jobs, executor=executor,
-            task_options=task_options_of(args),
+            task_options=shared.task_options_of(args),
             options=given_options(args, *SETTINGS))
     say(text)
     if "| difference |" in text:
@@ -109,7 +96,7 @@ def compare(args):
     option("--seeds", type=whole, default=5, help="number of seeds (default: 5)"),
     option("--rates", type=float, nargs="+", metavar="LR",
            help="learning rates of the sweep (default: the table's)"),
-    WHERE,
+    shared.WHERE,
     option("--plan", action="store_true", help="predict the time, do not train"),
     option("--out", type=path, default=Path("runs/reproduce"),
            help="folder of all tables and runs (default: runs/reproduce)"))

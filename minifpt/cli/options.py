@@ -179,12 +179,10 @@ def add_options(sub, options, argv):
             group = sub.add_mutually_exclusive_group()
             for each in one:
                 group.add_argument(*each.flags, **each.settings)
-        elif one.is_rare:
-            is_hidden = "--help-all" not in argv
-            more.add_argument(*one.flags, **one.settings | (
-                {"help": argparse.SUPPRESS} if is_hidden else {}))
         else:
-            sub.add_argument(*one.flags, **one.settings)
+            is_hidden = one.is_rare and "--help-all" not in argv
+            settings = one.settings | ({"help": argparse.SUPPRESS} if is_hidden else {})
+            (more if one.is_rare else sub).add_argument(*one.flags, **settings)
     if options and options[0] in (TASKS, TASKS_OR_RUNS):
         add_task_options(sub, argv)
 

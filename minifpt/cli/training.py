@@ -16,25 +16,9 @@ from ..gpt2 import GPT2Config
 from ..gradients import gradcheck
 from ..training import train as training
 from ..trunks.names import TrunkSpec
+from . import options as shared
 from .formatting import print_rows, say
-from .options import (
-    ADAPT,
-    FREEZE,
-    MODEL,
-    SEED,
-    START,
-    TASKS,
-    TRUNKS,
-    given_options,
-    make_task,
-    option,
-    path,
-    rare,
-    run_options,
-    takes,
-    task_names,
-    whole,
-)
+from .options import given_options, make_task, option, path, run_options, takes, task_names, whole
 
 SETTINGS = ("steps", "batch_size", "lr", "schedule", "dropout", "clip", "warmup", "eval_every")
 
@@ -77,15 +61,15 @@ def say_wrong_loss(task, name):
 
 
 @takes(
-    TASKS, MODEL, FREEZE,
+    shared.TASKS, shared.MODEL, shared.FREEZE,
     *run_options("steps", "batch_size", "lr"),
-    SEED,
+    shared.SEED,
     option("--out", type=path, metavar="FOLDER",
            help="the run's folder (default: a new runs/TASK)"),
     option("--resume", action="store_true",
            help="continue the run in --out, or the task's newest run"),
-    *rare(
-        ADAPT, START,
+    *shared.rare(
+        shared.ADAPT, shared.START,
         *run_options("schedule", "dropout", "clip", "warmup", "eval_every",
                      clip="1", eval_every="100"),
         option("--checkpoint-every", type=whole, default=500, metavar="N",
@@ -94,7 +78,7 @@ def say_wrong_loss(task, name):
                help="run your functions from a file by 'minifpt new'"),
         option("--skip-check", action="store_true",
                help="train even if a function of that file is wrong")),
-    epilog=TRUNKS)
+    epilog=shared.TRUNKS)
 def train(args):
     task = make_task(args)
     out = args.out = args.out or (newest_folder if args.resume else new_folder)(task.name)
@@ -132,7 +116,9 @@ def train(args):
     print(f"next: minifpt report {shlex.quote(str(out))}")
 
 
-@takes(TASKS, MODEL, FREEZE, ADAPT, *run_options("steps", "batch_size", "dropout"), epilog=TRUNKS)
+@takes(
+    shared.TASKS, shared.MODEL, shared.FREEZE, shared.ADAPT,
+    *run_options("steps", "batch_size", "dropout"), epilog=shared.TRUNKS)
 def plan(args):
     task = make_task(args)
     options = tasks.defaults_of(task) | given_options(args, "steps", "batch_size", "dropout")

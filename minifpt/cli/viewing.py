@@ -1,6 +1,8 @@
 """The commands that look inside a model or a run."""
 
 import re
+import sys
+import webbrowser
 from functools import partial
 from pathlib import Path
 
@@ -21,26 +23,9 @@ from ..trunks.lstm import LSTM, LSTMConfig
 from ..viewer import playground as playing
 from ..viewer import steps as stepping
 from ..viewer import still
-from .formatting import open_page, say
-from .options import (
-    ADAPT,
-    FREEZE,
-    MODEL,
-    MODEL_NAME,
-    OPEN,
-    SEED,
-    TASKS,
-    TASKS_OR_RUNS,
-    TRUNKS,
-    given_options,
-    make_task,
-    option,
-    path,
-    run_options,
-    takes,
-    task_options_of,
-    whole,
-)
+from . import options as shared
+from .formatting import say
+from .options import given_options, make_task, option, path, run_options, takes, whole
 
 
 @takes(
@@ -51,7 +36,7 @@ from .options import (
                 f"{playing.TASKS[0]})"),
     option("--out", type=path, default=Path("playground.html"), metavar="FILE",
            help="page to write (default: playground.html)"),
-    OPEN)
+    shared.OPEN)
 def playground(args):
     size = playing.save(args.out, args.model, args.task)
     shown(args, args.out, f"{size / 1e3:,.0f} kB")
@@ -60,11 +45,11 @@ def playground(args):
 def shown(args, page, text):
     """Print what was written, and open the page if --open asks for it."""
     say(f"{page}: {text}" + ("" if args.open else "; open it in a browser, or with --open"))
-    if args.open:
-        open_page(page)
+    if args.open and not webbrowser.open(page.resolve().as_uri()):
+        print(f"minifpt: no browser was found to open {page}", file=sys.stderr)
 
 
-@takes(TASKS, MODEL, FREEZE, ADAPT, epilog=TRUNKS, description=(
+@takes(shared.TASKS, shared.MODEL, shared.FREEZE, shared.ADAPT, epilog=shared.TRUNKS, description=(
     "Show a model's parameter groups and which are trained, for bit-xor unless a TASK is given."))
 def summary(args):
     task = make_task(args, "bit-xor")
@@ -77,7 +62,8 @@ def summary(args):
 
 
 @takes(
-    TASKS_OR_RUNS, MODEL, FREEZE, ADAPT, *run_options("batch_size", "lr", "dropout"), SEED,
+    shared.TASKS_OR_RUNS, shared.MODEL, shared.FREEZE, shared.ADAPT,
+    *run_options("batch_size", "lr", "dropout"), shared.SEED,
     option("--html", type=path, metavar="FILE", help="page to write (default: TASK-step.html)"),
     option("--still", type=path, metavar="FILE",
            help="draw a picture, .png or .svg, instead of the page (default: none)"),
@@ -87,8 +73,8 @@ def summary(args):
            help="number of such pictures (default: until the task is solved)"),
     option("--differences", type=int, default=150, metavar="N",
            help="finite differences to compute (default: 150)"),
-    OPEN,
-    epilog=TRUNKS)
+    shared.OPEN,
+    epilog=shared.TRUNKS)
 def steps(args):
     if args.frames is not None and not args.every:
         raise ValueError("steps: --frames is for --every, the steps between two frames")
@@ -101,10 +87,9 @@ def steps(args):
     options = {"every": args.every, "frames": args.frames, "differences": args.differences}
     folder = next((Path(name) for name in args.tasks if run_folders.names_folder(name)), None)
     if folder is not None:
-        others = [*given_options(args, "batch_size", "lr", "dropout"), *task_options_of(args),
-                  *args.tasks[1:]]
-        if others or (args.model, args.freeze, args.adapt, args.seed) != (
-                MODEL_NAME, "fpt", None, 0):
+        others = given_options(args, "batch_size", "lr", "dropout") | shared.task_options_of(args)
+        if others or args.tasks[1:] or (args.model, args.freeze, args.adapt, args.seed) != (
+                shared.MODEL_NAME, "fpt", None, 0):
             raise ValueError(f"{folder} is a run: it has its own task, model and settings")
         task, run = run_folders.read_run(folder)
         make = partial(stepping.of_run, run, task, trunk=run.settings["model"], **options)
@@ -131,7 +116,7 @@ def steps(args):
 @takes(
     option("run_folder", type=path, metavar="RUN", help="a run's folder"),
     option("--html", type=path, metavar="FILE", help="page to write (default: RUN/report.html)"),
-    OPEN)
+    shared.OPEN)
 def report(args):
     page = reporting.report(args.run_folder, args.html)
     shown(args, page, f"{page.stat().st_size / 1e3:,.0f} kB")
@@ -150,7 +135,7 @@ def report(args):
            help="map to draw large, counted from 0 (default: most attention where needed)"),
     option("--out", type=path, help=(
         "a .png, with a .csv beside it (default: attention.png in the first run's folder)")),
-    epilog=TRUNKS)
+    epilog=shared.TRUNKS)
 def attention(args):
     out = args.out or args.runs[0] / "attention.png"
     models = args.model if args.model != ["none"] else []
@@ -182,7 +167,7 @@ def patch(args):
     option("model", metavar="MODEL|RUN", help="a trunk, see below, or a run's folder"),
     option("--picture", type=path, metavar="FILE", help="a .png to write (default: none)"),
     option("--csv", type=path, metavar="FILE", help="a .csv to write (default: none)"),
-    SEED, epilog=TRUNKS)
+    shared.SEED, epilog=shared.TRUNKS)
 def heads(args):
     say(head_forms.report(args.model, args.seed, args.csv, args.picture))
     say("S is the symmetric part of a head's form W_q W_k', for a run of the form of two inputs, "
@@ -193,7 +178,7 @@ def heads(args):
         print(*written)
 
 
-@takes(SEED)
+@takes(shared.SEED)
 def gradcheck(args):
     rng = np.random.default_rng(args.seed)
     n, ids = rng.standard_normal, rng.integers(0, 7, (2, 5))

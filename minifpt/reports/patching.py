@@ -9,7 +9,6 @@ of the other logits.
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -270,13 +269,12 @@ def lens(model, x, y, classes):
 # --------------------------------------------------------------------------- a run
 
 
-def patch_run(folder, out=None, examples=64):
+def patch_run(folder, out, examples=64):
     """Write the maps of a run as a picture and, beside it, as a CSV; return a summary as text.
 
     The corrupted input of a test example is the test example before it, while the answers stay.
     Raises ``ValueError`` or ``FileNotFoundError`` with one line.
     """
-    out = Path(folder) / "patch.png" if out is None else Path(out)
     examples = whole("patch", "examples", examples, 2)
     outputs.check_picture("patch", out, KIND)
     outputs.check(out.with_suffix(".csv"), COLUMNS)
