@@ -2,6 +2,7 @@
 
 import base64
 import copy
+import gc
 import inspect
 import json
 import re
@@ -13,7 +14,7 @@ import pytest
 from conftest import refused
 
 import minifpt
-from minifpt import cli, machine, tracing, training
+from minifpt import cli, layers, machine, tracing, training
 from minifpt.optim import Adam
 from minifpt.viewer import checking, differences, film, formulas, rewriting
 from minifpt.viewer import steps as stepping
@@ -545,6 +546,34 @@ def test_a_trunk_that_has_only_float32_is_shown_unchecked(task, monkeypatch):
     monkeypatch.setattr(stepping, "in_float64", lambda model: stubborn)
     steps = minifpt.steps(model, task, batch_size=1, progress=False)
     assert "unsupported operand" in steps.data["unchecked"] and not steps.data["breaks"]
+
+
+def test_a_model_that_fails_when_it_is_frozen_leaves_no_trace_open(task):
+    class Reads(minifpt.FPT):
+        def forward(self, x, train=False, rng=None):
+            y, cache = super().forward(x, train=train, rng=rng)
+            return y, {**cache} if train else cache       # no cache is kept of a frozen model
+
+    model = build(task)
+    model.__class__ = Reads
+    gc.disable()                                          # it would close the trace, some day
+    try:
+        steps = minifpt.steps(model, task, batch_size=1, progress=False)
+        assert "'NoneType' object is not a mapping" in steps.data["unchecked"]
+        with minifpt.trace(model) as t:
+            model.forward(np.zeros((1, task.tokens, task.input_dim), np.float32))
+    finally:
+        gc.enable()
+    assert t.steps
+
+
+def test_an_activation_may_be_two_lambdas(task, monkeypatch):
+    square = lambda x: (x * x, x), lambda dy, x: 2 * x * dy  # noqa: E731
+    monkeypatch.setitem(layers.ACTIVATIONS, "square", square)
+    steps = minifpt.steps(build(task, activation_function="square"), task, progress=False)
+    step = find(steps, "trunk.h.0.mlp.act.<lambda>")
+    assert "lambda x: (x * x, x)" in steps.data["sources"][step["source"]]["lines"][0][1]
+    assert "unchecked" not in steps.data and max(r["error"] for r in steps.differences()) < 1e-6
 
 
 def test_differences_are_left_out_when_asked(model_and_steps, task):

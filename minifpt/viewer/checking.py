@@ -5,7 +5,7 @@ import copy
 import numpy as np
 
 from ..faults import rms
-from ..tracing import trace
+from ..tracing import replaced, trace
 from . import decoded, differences, encoded, formulas
 from .frames import SURE, TOKENS, axes_of, axes_of_weight
 
@@ -29,7 +29,9 @@ def checked(t, double, task, x, y, rng, count, progress):
             is_weight = id(step.partner.inputs.get(name)) in parameters
             region = shown_region(step, name, grad, is_weight, x.shape[1])
             entries.append((step_number, forward_number, name, grad, largest(grad, region, share)))
-        with differences.Nudged(frozen, task, x, y, rng) as nudged:
+        nudged = differences.Nudged(frozen, task, x, y, rng)
+        with replaced(nudged.operation):
+            nudged.base = nudged.run()
             if len(nudged.calls) != sum(not s.backward for s in right.steps):
                 raise ValueError("it runs other operations without gradients")
             results = differences.measure(nudged, list(as_inputs(entries, right.steps)), progress)

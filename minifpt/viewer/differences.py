@@ -6,7 +6,7 @@ Both ask the same question of a gradient: does the loss change as it says when o
 import copy
 import inspect
 from collections import namedtuple
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -37,10 +37,10 @@ def in_float64(model):
 class Nudged:
     """The loss of one forward pass in which one number is moved.
 
-    ``with Nudged(model, task, x, y, rng) as nudged:``, then ``nudged.loss(places, index, by)``.
-    A place is (number of an operation in the forward pass, name of its input).  Operations before
-    the first place are not computed again.  The model is in float64, and its parameters become
-    frozen.
+    Within ``tracing.replaced(nudged.operation)``, ``nudged.base = nudged.run()`` records the
+    operations, then ``nudged.loss(places, index, by)``.  A place is (number of an operation in the
+    forward pass, name of its input).  Operations before the first place are not computed again.
+    The model is in float64, and its parameters become frozen.
     """
 
     def __init__(self, model, task, x, y, rng):
@@ -49,21 +49,12 @@ class Nudged:
         for _, p in model.named_parameters():
             p.trainable = False                           # nothing need be kept
 
-    def __enter__(self):
-        self.stack = ExitStack()
-        self.stack.enter_context(tracing.replaced(self._operation))
-        self.base = self._run()
-        return self
-
-    def __exit__(self, *error):
-        self.stack.close()
-
-    def _run(self):
+    def run(self):
         rng = copy.deepcopy(self.rng)
         logits, _ = self.model.forward(self.x, train=True, rng=rng)
         return float(self.task.loss(logits, self.y)[0])
 
-    def _operation(self, op, function, back, ours):
+    def operation(self, op, function, back, ours):
         if back:
             return function
         signature = inspect.signature(function)
@@ -105,7 +96,7 @@ class Nudged:
         self.places, self.index, self.by = places, index, by
         self.first, self.last = min(n for n, _ in places), max(n for n, _ in places)
         self.at = 0
-        return self._run()
+        return self.run()
 
     def places_of(self, n, name):
         """Return the places where a number is moved to measure the gradient of operation n's input

@@ -77,9 +77,9 @@ def operands(step, inner):
 
     ``inner``: {op: backward step} of the operations that ran inside it.
     """
-    names = {**step.inputs, **fields(step.inputs.get("cache"))}
+    op, (dy, *_, cache) = step.op, step.inputs.values()   # a user may name them otherwise
+    names = {**step.inputs, "dy": dy, **fields(cache)}
     names.pop("cache", None)
-    op, dy = step.op, names.get("dy")
     if op in ("layer_norm", "rms_norm"):
         g = dy * names["w"]
         if names.get("xhat") is not None:
@@ -116,7 +116,7 @@ def operands(step, inner):
     elif op == "embedding":
         names["one_hot"] = one_hot(names["ids"], names["shape"][0], dy.dtype)
     elif op not in FORMULAS and op != "dropout" and isinstance(step.output, np.ndarray):
-        names["slope"] = step.function(np.ones_like(dy), step.inputs["cache"])
+        names["slope"] = step.function(np.ones_like(dy), cache)
     return names
 
 

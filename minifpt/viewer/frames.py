@@ -6,6 +6,7 @@ import inspect
 import re
 import sys
 import textwrap
+from contextlib import suppress
 
 import numpy as np
 
@@ -208,18 +209,15 @@ class Telling:
 
 def source_of(function):
     """Return {module, doc, lines: [[number, text], ...]} of a function, lines without docstring."""
-    doc = inspect.getdoc(function) or ""
-    try:
+    rows, skip = [], ()
+    with suppress(OSError, TypeError, SyntaxError):       # it has no source, or is a lambda
         lines, first = inspect.getsourcelines(function)
-    except (OSError, TypeError):
-        return {"module": function.__module__, "doc": doc, "lines": []}
-    text, skip = textwrap.dedent("".join(lines)), set()
-    body = ast.parse(text).body[0].body
-    if isinstance(body[0], ast.Expr) and isinstance(getattr(body[0].value, "value", None), str):
-        skip = set(range(body[0].lineno, body[0].end_lineno + 1))
-    return {"module": function.__module__, "doc": doc,
-            "lines": [[first + i - 1, line] for i, line in enumerate(text.splitlines(), 1)
-                      if i not in skip]}
+        rows = [*enumerate(textwrap.dedent("".join(lines)).splitlines(), first)]
+        node = ast.parse("\n".join(line for _, line in rows)).body[0]
+        if ast.get_docstring(node) is not None:
+            skip = range(first + node.body[0].lineno - 1, first + node.body[0].end_lineno)
+    return {"module": function.__module__, "doc": inspect.getdoc(function) or "",
+            "lines": [[n, line] for n, line in rows if n not in skip]}
 
 
 def watch(step):

@@ -15,7 +15,7 @@ from ..trunks import forms
 from ..trunks.names import TrunkSpec
 from . import encoded, fill, formulas, read, to_json
 from .faults import FAULTS
-from .frames import source_of as lines_of
+from .frames import source_of
 from .steps import page_with
 
 KIND = "playground"                                       # of the page
@@ -50,12 +50,16 @@ def playground(model=MODEL, task="bit-xor", tour=None):
     trunk.wpe.weight.data = trunk.wpe.weight.data[:POSITIONS]
     for _, p in trunk.named_parameters():
         p.data = p.data.astype(np.float16).astype(np.float64)
-    arrays = {name: p.data for name, p in trunk.named_parameters()} | table_of(spec)
+    arrays = {name: p.data for name, p in trunk.named_parameters()}
+    config, tensors = weights.load(weights.find(spec.name)) if spec.kind == "weights" else ({}, {})
+    if "wte.weight" in tensors and tensors["wte.weight"].shape[0] == 256:      # letters as bytes
+        arrays["wte.weight"] = LanguageModel.from_pretrained(spec.name).wte.weight.data
     data = {"version": __version__, "task": task, "tour": tour,
             "model": re.sub(r".*[/\\]", "", spec.text),  # without a folder of the user's
             "config": {key: getattr(trunk.config, key)
                        for key in ("n_layer", "n_head", "n_embd", "causal")},
-            "statistics": statistics, "source": source_of(spec),
+            "statistics": statistics,
+            "source": SOURCES.get(config.get("source")),  # what it was pretrained on, if known
             "trunk": [[name, list(a.shape)] for name, a in arrays.items()],
             "weights": encoded(np.concatenate([a.ravel() for a in arrays.values()]).astype("<f2")),
             "heads": heads_of(),
@@ -106,27 +110,11 @@ def operations():
         back = formulas.FORMULAS.get(op, formulas.SLOPE)
         there, again = vars(functional)[op], vars(functional)[f"{op}_backward"]
         pages[op] = {
-            "sources": [lines_of(there), lines_of(again)],
+            "sources": [source_of(there), source_of(again)],
             "forward": forward and forward._asdict() | {"text": formulas.text_of(there, "y")},
             "back": {name: formula._asdict() | {"text": formulas.text_of(again, f"d{name}")}
                      for name, formula in back.items()}}
     return pages
-
-
-def table_of(spec):
-    """Return the table of letters of a language model of bytes, by its name; otherwise nothing."""
-    if spec.kind == "weights" and "wte.weight" in weights.load(weights.find(spec.name))[1]:
-        table = LanguageModel.from_pretrained(spec.name).wte.weight.data
-        if len(table) == 256:
-            return {"wte.weight": table}
-    return {}
-
-
-def source_of(spec):
-    """Return what the weights were pretrained on, as text; ``None`` if their file does not say."""
-    if spec.kind != "weights":
-        return None
-    return SOURCES.get(weights.load(weights.find(spec.name))[0].get("source"))
 
 
 def check(name, trunk):

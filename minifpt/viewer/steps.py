@@ -26,7 +26,7 @@ from ..optim import Adam, clip_grad_norm
 from ..tasks import defaults_of
 from ..tracing import swapped, trace
 from ..trunks.names import TrunkSpec
-from . import checking, encoded, fill, read, stored_array, to_json
+from . import checking, encoded, fill, read, still, stored_array, to_json
 from .differences import in_float64
 from .film import film, restore
 from .frames import SURE, TOKENS, Store, StoreFull, Telling
@@ -57,15 +57,13 @@ class Steps:
         self.data = data
 
     def html(self):
-        """Return the page as text, with data, style and scripts."""
-        return page_with(to_json(self.data), html.escape(self.data["title"]), self._list())
-
-    def _list(self):
-        """Return a list of all operations, for a browser without scripts."""
+        """Return the page as text, with data, style and scripts, and a list of all operations for
+        a browser without scripts."""
         rows = (f"<li>{'back: ' * s['back']}{html.escape(s['name'])}" + "".join(
             f", {html.escape(p['name'])} {self.data['arrays'][p['array']]['shape']}"
             for p in s["out"] if "array" in p) + "</li>" for s in self.data["steps"])
-        return f"<ol>{''.join(rows)}</ol>"
+        return page_with(to_json(self.data), html.escape(self.data["title"]),
+                         f"<ol>{''.join(rows)}</ol>")
 
     def save(self, path):
         """Write the HTML file, in one rename; return its size in bytes."""
@@ -74,20 +72,17 @@ class Steps:
     def still(self, path):
         """Write a filmstrip of the frames as a picture, ``.png`` or ``.svg``, and the film, if
         there is one, beside it; return the paths."""
-        from .still import still
-        return still(self.data, path)
+        return still.still(self.data, path)
 
     def figure(self, *names):
         """Return the filmstrip as a Matplotlib figure, with the operations of these names; by
         default one of each kind."""
-        from .still import draw
-        return draw(self.data, names)
+        return still.draw(self.data, names)
 
     def film(self, layer=0):
         """Return attention during the training that follows, as a Matplotlib figure; for
         ``every`` > 0."""
-        from .still import film
-        return film(self.data, layer)
+        return still.film(self.data, layer)
 
     def _repr_html_(self):
         return (f'<iframe srcdoc="{html.escape(self.html())}" width="100%" height="820" '
