@@ -214,7 +214,7 @@ def test_chance_is_the_share_of_an_even_map():
     mean, mask = np.tril(np.ones((1, 1, 6, 6))), task.needed(np.zeros((4, 6, 1)))
     maps = attention.Maps(mean, mean[..., :0], None)
     assert attention.chance(mask, maps) == pytest.approx(np.mean([2 / 4, 2 / 5, 2 / 6]))
-    maps.prefix = np.ones((1, 1, 6, 3))                   # three tokens more to see
+    maps = maps._replace(prefix=np.ones((1, 1, 6, 3)))  # three tokens more to see
     assert attention.chance(mask, maps) == pytest.approx(np.mean([2 / 7, 2 / 8, 2 / 9]))
 
 

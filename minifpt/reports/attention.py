@@ -3,9 +3,9 @@
 The maps are those of ``minifpt.trace``, without dropout.  The paper's figures 3 and 4.
 """
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ COLUMNS = ["trunk", "state", "layer", "head", "needed", "even", "moved"]
 KIND = "attention maps"                                   # of the picture
 
 
-@dataclass
-class Maps:
+class Maps(NamedTuple):
     """The attention of a model.
 
     mean    (layers, heads, T, T), the mean over examples of the probabilities.
@@ -36,8 +35,7 @@ class Maps:
     needed: np.ndarray
 
 
-@dataclass
-class Subject:
+class Subject(NamedTuple):
     """A trunk of the picture: ``after`` is ``None`` for one that was not trained."""
 
     label: str
@@ -133,9 +131,7 @@ def like(settings):
     config = None if spec.kind == "random" else spec.config()
     if not hasattr(config, "n_head") or not getattr(config, "causal", True):
         return []                                         # an LSTM has no heads
-    llama, groups = "", config.n_head
-    if hasattr(config, "n_group"):
-        llama, groups = "llama:", config.n_group
+    llama, groups = "llama:" * hasattr(config, "n_group"), getattr(config, "n_group", config.n_head)
     heads = config.n_head if groups == config.n_head else f"{config.n_head}/{groups}"
     return [f"random:{llama}{config.n_layer}x{heads}x{config.n_embd}"]
 
@@ -215,15 +211,12 @@ def picture(task, x, shown, which=None):
     layers, heads = np.max([s.before.mean.shape[:2] for s in shown], axis=0)
     tall = max(3.6, 0.65 * layers)                        # inches
     width = max(2.4, 0.85 * tall * heads / layers)
-    fig, _ = plots.figure()
-    fig.clear()
+    fig, axes = plots.figure(4, len(shown), width_ratios=[width, width, tall, tall])
     fig.set_size_inches(2 * width + 2 * (tall + 0.4) + 1.2, (tall + 0.4) * len(shown) + 0.6)
-    axes = fig.add_gridspec(len(shown), 4, width_ratios=[width, width, tall, tall]).subplots(
-        squeeze=False)
-    for ax in axes.flat:
+    for ax in axes:
         clear(ax)
     for row, column, _, draw in drawings(task, x, shown, which):
-        image = draw(axes[row, column])
+        image = draw(axes[4 * row + column])
     fig.colorbar(image, ax=axes, shrink=0.5, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1],
                  label="attention of a token (row) to a token (column)")
     fig.suptitle(f"Attention on {task.name}: " + (
@@ -259,13 +252,22 @@ def drawings(task, x, shown, which):
 
 
 def draw_one(ax, m, which, state, task, x):
-    """Draw one map, large, with the tokens' labels."""
+    """Draw one map, large, with the labels of at most about 64 tokens, and a frame around each
+    place that is needed: solid where all examples need it."""
+    from matplotlib.patches import Rectangle
     clear(ax)
     image = ax.imshow(m.mean[which], cmap="Blues", norm=scale())
     share = "" if m.needed is None else f": {percent(m.needed[which])} where needed"
     ax.set_title(f"{state}, layer {which[0]}, head {which[1]}{share}", fontsize=9)
-    ticks(ax, token_labels(task, x))
-    outline(ax, needed(task, x))
+    labels, mask = token_labels(task, x), needed(task, x)
+    every = -(-len(labels) // 64)
+    at, size = range(0, len(labels), every), min(7, 220 / len(labels) * every)
+    ax.set_xticks(at, labels[::every], rotation=90, fontsize=size)
+    ax.set_yticks(at, labels[::every], fontsize=size)
+    ax.tick_params(length=1)
+    for i, j in () if mask is None else np.argwhere(mask.any(axis=0)):
+        ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, edgecolor="#c0392b",
+                               linewidth=0.8, linestyle="-" if mask[:, i, j].all() else ":"))
     return image
 
 
@@ -306,23 +308,6 @@ def draw_all(ax, m, title):
     ax.set_ylabel("layer", fontsize=8)
     ax.tick_params(length=0)
     return image
-
-
-def ticks(ax, labels):
-    """Write the labels of the tokens at both axes, at most about 64 of them."""
-    every = -(-len(labels) // 64)
-    at, size = range(0, len(labels), every), min(7, 220 / len(labels) * every)
-    ax.set_xticks(at, labels[::every], rotation=90, fontsize=size)
-    ax.set_yticks(at, labels[::every], fontsize=size)
-    ax.tick_params(length=1)
-
-
-def outline(ax, mask):
-    """Draw a frame around each place that is needed: solid where all examples need it."""
-    from matplotlib.patches import Rectangle
-    for i, j in () if mask is None else np.argwhere(mask.any(axis=0)):
-        ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, edgecolor="#c0392b",
-                               linewidth=0.8, linestyle="-" if mask[:, i, j].all() else ":"))
 
 
 def attention(folders, out, models=None, examples=64, example=None, which=None):

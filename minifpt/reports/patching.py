@@ -8,7 +8,7 @@ of the other logits.
 """
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,7 @@ PARTS = {"block": "residual stream after a block", "attn": "output of attention"
          "mlp": "output of the feed-forward part"}
 
 
-@dataclass
-class Patching:
+class Patching(NamedTuple):
     """How much each value restores: 0 is the corrupted score and 1 the clean score.
 
     parts      {``block``, ``attn`` or ``mlp``: (layers, tokens)}, one part at one token.
@@ -39,8 +38,7 @@ class Patching:
     corrupted: float
 
 
-@dataclass
-class Attribution:
+class Attribution(NamedTuple):
     """How much each part adds to the score directly, through the last norm with its scale frozen
     and through the output layer.  The sum of all of them and ``rest`` is the score.
 
@@ -55,8 +53,7 @@ class Attribution:
     rest: float
 
 
-@dataclass
-class Lens:
+class Lens(NamedTuple):
     """Answers read from the residual stream before each block and after the last, (layers + 1,).
 
     accuracy   share of answers that are right if the stream is read there (the logit lens).

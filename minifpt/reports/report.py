@@ -3,21 +3,20 @@
 The page is one file: pictures are in it, nothing is fetched and nothing runs.
 """
 
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from .. import functional as F
 from ..experiments.runs import at_start, read_history, read_run
-from ..files import outputs
+from ..files import outputs, plots
 from ..freeze import GROUPS
 from ..progress import progress_bar
 from ..training import evaluate
 from . import attention
 from .html import figure, figures, images, number, page, paragraph, table
-from .run_pictures import bars, curves_pictures, heat
 
 SHOWN = 24                                                # wrong examples
 KIND = "report"                                           # of the page
@@ -26,8 +25,7 @@ KIND = "report"                                           # of the page
 # ---------------------------------------------------------------------------- numbers
 
 
-@dataclass
-class Tested:
+class Tested(NamedTuple):
     """A model on test examples: x, y, logits, and loss and accuracy as in ``metrics.csv``."""
 
     x: np.ndarray
@@ -257,3 +255,46 @@ def attention_section(folder, run):
                     "task needs it, over all maps, in the best one, and if each token attended "
                     "evenly to all it may see. In brackets layer.head."
                     if shown[0].before.needed is not None else "In brackets layer.head."))
+
+
+# --------------------------------------------------------------------------- pictures
+
+
+def curves_pictures(name, history, chance=None):
+    """Draw loss and accuracy, in training and in tests; return two figures."""
+    (losses, (left,)), (accuracies, (right,)) = plots.figure(), plots.figure()
+    plots.draw_curves(left, right, history, name, chance)
+    right.plot(history["step"], 100 * history["train_accuracy"], ":",
+               color=right.lines[0].get_color(), label="training")
+    right.lines[0].set_label("test")
+    right.legend(frameon=False)
+    return losses, accuracies
+
+
+def heat(values, rows, columns, label, text=False, xlabel="", ylabel=""):
+    """Draw a heat map with its colour bar; with ``text`` each field shows its rounded number."""
+    values = np.asarray(values, float)
+    fig, (ax,) = plots.figure(width=max(4.2, min(9, 1.8 + 0.42 * values.shape[1])),
+                              height=max(1.8, min(16, 0.9 + 0.26 * len(values))))
+    ax.grid(False)
+    image = ax.imshow(values, aspect="auto", cmap="cividis")
+    every = -(-values.shape[1] // 16)
+    ax.set_xticks(range(0, values.shape[1], every), columns[::every], fontsize=8)
+    ax.set_yticks(range(len(values)), rows, fontsize=8)
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    for (i, j), v in np.ndenumerate(values) if text else ():
+        r, g, b, _ = image.cmap(image.norm(v))
+        ax.text(j, i, f"{v:.0f}", ha="center", va="center", fontsize=8,
+                color="black" if r + g + b > 1.5 else "white")
+    fig.colorbar(image, ax=ax, label=label)
+    return fig
+
+
+def bars(names, values, label):
+    """Draw horizontal bars."""
+    fig, (ax,) = plots.figure(width=6.4, height=0.8 + 0.2 * len(names))
+    ax.barh(range(len(names)), values, color=plots.TRAINED, height=0.7)
+    ax.set_yticks(range(len(names)), names, fontsize=8)
+    ax.invert_yaxis()
+    ax.set(xlabel=label)
+    return fig
