@@ -143,16 +143,11 @@ def measure(nudged, gradients, progress=True):
     gradients   [(number of the forward operation, name of its input, size of the gradient,
                 {index: expected value})]
     """
-    results = []
-    total = sum(len(entries) for *_, entries in gradients)
-    with progress_bar(total=total, desc="finite differences", unit="number", progress=progress,
-                      delay=1, leave=False) as bar:
-        for n, name, scale, entries in gradients:
-            places = nudged.places_of(n, name)
-            for index, expected in entries.items():
-                results.append(nudged.derivative(places, index, expected, scale))
-                bar.update()
-    return results
+    entries = [(places, index, expected, scale) for n, name, scale, values in gradients
+               for places in [nudged.places_of(n, name)] for index, expected in values.items()]
+    return [nudged.derivative(*entry) for entry in progress_bar(
+        entries, desc="finite differences", unit="number", progress=progress, delay=1,
+        leave=False)]
 
 
 def broken(it):

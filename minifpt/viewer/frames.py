@@ -123,14 +123,13 @@ class Telling:
         return entry | ({"parameter": owner[0], "trained": owner[1]} if owner else {})
 
     def forward(self, step):
-        inputs = dict(step.inputs)
+        inputs = {n: v for n, v in step.inputs.items() if n not in ("past", "need")}
         heads = hasattr(step.cache, "probabilities")
-        parts = []
         if heads and step.inputs.get("past") is None:     # as the operation splits it
             inputs.pop("qkv")
-            parts = [self.part(step.op, n, getattr(step.cache, n)) for n in "qkv"]
-        parts += [self.part(step.op, n, v) for n, v in inputs.items() if n not in ("past", "need")]
-        cached = formulas.fields(step.cache) if step.cache is not None else {}
+            inputs = {n: getattr(step.cache, n) for n in "qkv"} | inputs
+        parts = [self.part(step.op, n, v) for n, v in inputs.items()]
+        cached = formulas.fields(step.cache)
         if not cached and step.cache is not None:         # a user's own cache has no names
             cached = {"cache": step.cache}
         stored = [v for v in cached.values() if id(v) not in self.parameters]

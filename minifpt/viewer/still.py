@@ -140,10 +140,8 @@ def short(name):
 
 def values(data, number):
     """Return a matrix: the last two axes of an array of the file, of its first example and head."""
-    array = stored_array(data, number)
-    while array.ndim > 2:
-        array = array[0]
-    return np.atleast_2d(array).astype(float)
+    array = np.atleast_2d(stored_array(data, number))
+    return array.reshape(-1, *array.shape[-2:])[0].astype(float)
 
 
 def matrix(ax, data, number, title):
@@ -211,17 +209,16 @@ def adam(ax, update, losses):
         groups[row["group"]] = moved + row["moved"] ** 2 * n, size + n
     moved = {g: (total / n) ** 0.5 for g, (total, n) in groups.items()}
     most = max(moved.values()) or 1.0
-    names = list(moved)
-    for i, name in enumerate(names):
-        still = moved[name] == 0
-        ax.barh(i, most if still else moved[name], color="#eef2f4" if still else plots.TRAINED,
+    for i, far in enumerate(moved.values()):
+        still = far == 0
+        ax.barh(i, most if still else far, color="#eef2f4" if still else plots.TRAINED,
                 edgecolor=HATCH if still else plots.TRAINED, hatch="////" if still else None)
         if still:
             ax.text(most / 2, i, "frozen", ha="center", va="center", fontsize=9, color=INK,
                     bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
     ax.set_title(f"Adam: loss of this\nbatch {losses[0]:.3f} → {losses[1]:.3f}", fontsize=9,
                  color=INK, loc="left")
-    ax.set(yticks=range(len(names)), yticklabels=names, xticks=[])
+    ax.set(yticks=range(len(moved)), yticklabels=moved, xticks=[])
     ax.tick_params(length=0, labelsize=9)
     ax.invert_yaxis()
     ax.spines[:].set_visible(False)
