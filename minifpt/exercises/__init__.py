@@ -295,12 +295,9 @@ def _hint(output, case):
             if any(np.shape(a) == np.shape(b) != np.shape(c)
                    for a, b, c in _parts(output, mistake, case.answer)):
                 return _sentence(hint)
-    if not callable(case.answer):
-        hint = _general_hint(output, case)
-        if hint:
-            return hint
-    return case.about or "No known mistake looks like this: try it on an array so small that " \
-                         "you can do it by hand."
+    hint = "" if callable(case.answer) else _general_hint(output, case)
+    return hint or case.about or "No known mistake looks like this: try it on an array so small " \
+                                 "that you can do it by hand."
 
 
 def _parts(output, mistake, answer):

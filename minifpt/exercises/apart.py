@@ -305,11 +305,9 @@ def judged(names, work, args, examine, quiet=None, most=None, command=(), is_ope
                     process.is_ready()
                     process.begin(quiet, end)
                     loaded = process.load(*args)
-                except Lost as e:
-                    raise Lost(process.lost(e)) from None
-                except Exception as e:
-                    raise Lost(process.lost(e if isinstance(e, ValueError) else one_line(e))
-                               ) from None
+                except (Exception, Lost) as e:
+                    why = e if isinstance(e, (ValueError, Lost)) else one_line(e)
+                    raise Lost(process.lost(why)) from None
             process.begin(quiet, end)
             try:
                 result = examine(loaded, name)

@@ -105,16 +105,13 @@ def matrix(ax, values, title, xlabel="", ylabel="", limit=None, signed=None, dig
     ax.grid(False)
     ax.spines[:].set_visible(False)
     ax.set(title=title, xlabel=xlabel)
-    if 0 < len(ylabel) < 3:                               # a letter stands upright
-        ax.set_ylabel(ylabel, rotation=0, va="center")
-    else:
-        ax.set_ylabel(ylabel)
+    is_letter = 0 < len(ylabel) < 3                       # a letter stands upright
+    ax.set_ylabel(ylabel, **({"rotation": 0, "va": "center"} if is_letter else {}))
     ax.set_xticks(range(m), columns if columns is not None else range(m))
     ax.set_yticks(range(n), rows if rows is not None else range(n))
     ax.tick_params(length=0, labelsize=8)
     if max(n, m) > 16 and columns is None and rows is None:
-        ax.set_xticks([])
-        ax.set_yticks([])
+        ax.set(xticks=[], yticks=[])
     if digits is not None and n <= 10 and m <= 10:
         for (i, j), v in np.ndenumerate(values):
             dark = np.dot(image.cmap(image.norm(v))[:3], (0.3, 0.6, 0.1)) < 0.5
@@ -229,11 +226,10 @@ def unpack(folder, solutions=True):
     for path in sorted([*source.glob("*.ipynb"),
                         *(source.glob("solutions/*.py") if solutions else ())]):
         target = folder / path.relative_to(source)
-        if target.exists():
-            continue
-        save_text(target, without_outputs(path) if path.suffix == ".ipynb" else
-                  path.read_text(encoding="utf-8"))
-        written.append(target)
+        if not target.exists():
+            save_text(target, without_outputs(path) if path.suffix == ".ipynb" else
+                      path.read_text(encoding="utf-8"))
+            written.append(target)
     return written
 
 

@@ -6,8 +6,8 @@ variables may be renamed.
 
 from ..viewer.faults import FAULTS
 
-LN_DX = "(g - g.mean(-1, keepdims=True) - xhat * (g * xhat).mean(-1, keepdims=True)) * rstd"
 SUM_FOR_MEAN = "a mean for a sum: each row adds its whole share"
+START = "the argument start is not heeded: the first token is at position start"
 # function -> {hint: change of its source}
 MISTAKES = {
     "linear": {
@@ -20,20 +20,17 @@ MISTAKES = {
     "embedding_backward": {
         "an id that stands there more than once gets the gradients of all its places; dw[ids] += "
         "dy keeps one of them, np.add.at(dw, ids, dy) adds them up":
-            "dw[rows] = np.add.reduceat(dy.reshape(-1, shape[1])[order], starts, axis=0) -> "
-            "dw[ids] += dy"},
+            "dw[rows] = _ -> dw[ids] += dy"},
     "bias": {"the bias is subtracted": "x + b -> x - b"},
     "bias_backward": {
         SUM_FOR_MEAN: "_.sum(axis=0) -> _.mean(axis=0)",
         "only one row: b is added to every row": "_.sum(axis=0) -> _[-1]"},
     "positions": {
-        "the argument start is not heeded: the first token is at position start":
-            "x + w[tokens] -> x + w[:x.shape[1]]"},
+        START: "x + w[tokens] -> x + w[:x.shape[1]]"},
     "positions_backward": {
         "a mean for a sum: each sequence of the batch adds its whole share":
             "dy.sum(axis=0) -> dy.mean(axis=0)",
-        "the argument start is not heeded: the first token is at position start":
-            "dw[tokens] -> dw[:dy.shape[1]]"},
+        START: "dw[tokens] -> dw[:dy.shape[1]]"},
     "layer_norm": {
         "eps is missing": "_ + eps -> _",
         "the eps belongs under the root": "np.sqrt(_ + eps) -> (np.sqrt(_) + eps)",
@@ -45,20 +42,17 @@ MISTAKES = {
         "the bias is missing": "xhat * w + b -> xhat * w",
         "the scale is missing": "xhat * w + b -> xhat + b"},
     "layer_norm_backward": {
-        "the mean of g is missing":
-            LN_DX + " -> (g - xhat * (g * xhat).mean(-1, keepdims=True)) * rstd",
-        "the part along xhat is missing": LN_DX + " -> (g - g.mean(-1, keepdims=True)) * rstd",
-        "each row has its own mean of g":
-            f"{LN_DX} -> " + LN_DX.replace("g.mean(-1, keepdims=True)", "g.mean()"),
-        "a sum for a mean": f"{LN_DX} -> " + LN_DX.replace("mean", "sum"),
-        "rstd is missing": f"{LN_DX} -> " + LN_DX.removesuffix(" * rstd"),
+        "the mean of g is missing": "g - _ - _1 -> g - _1",
+        "the part along xhat is missing": "g - _ - _1 -> g - _",
+        "each row has its own mean of g": "g.mean(-1, keepdims=True) -> g.mean()",
+        "a sum for a mean": "_.mean(-1, keepdims=True) -> _.sum(-1, keepdims=True)",
+        "rstd is missing": "_ * rstd -> _",
         "the scale is missing: g is dy * w": "g = dy * w -> g = dy",
         "the factor xhat is missing: y is xhat * w + b": "dy * xhat -> dy",
         SUM_FOR_MEAN: "dy.reshape(-1, len(w)).sum(axis=0) -> dy.reshape(-1, len(w)).mean(axis=0)"},
     "gelu": {
         "the factor 1/2 is missing": "0.5 * x * (1.0 + t) -> x * (1.0 + t)",
-        "that is the exact form; GPT-2 has the one with tanh":
-            "0.5 * x * (1.0 + t) -> gelu_exact(x)[0]",
+        "that is the exact form; GPT-2 has the one with tanh": "0.5 * x * _ -> gelu_exact(x)[0]",
         "the cube is missing in u": "GELU_B * x * x * x -> GELU_B * x"},
     "gelu_backward": {
         "the factor du/dx is missing: u depends on x too": "_ * du -> _",
@@ -77,17 +71,13 @@ MISTAKES = {
         "a product has two terms, of which you have the first": "ndtr(x) + _ -> ndtr(x)",
         "a product has two terms, of which you have the second": "ndtr(x) + _ -> _",
         "the density has the factor 1 / sqrt(2 pi)": "_ * (1.0 / math.sqrt(2.0 * math.pi)) -> _"},
-    "relu": {
-        "below 0 it is 0": "np.maximum(x, 0.0) -> np.abs(x)"},
+    "relu": {"below 0 it is 0": "np.maximum(x, 0.0) -> np.abs(x)"},
     "relu_backward": {
-        "the gradient is dy or 0: the slope is 1, not x":
-            "cache.x > 0.0 -> np.maximum(cache.x, 0.0)",
+        "the gradient is dy or 0: the slope is 1, not x": "_ > 0.0 -> np.maximum(_, 0.0)",
         "below 0 the slope is 0, and no dy gets through": "dy * (cache.x > 0.0) -> dy",
-        "it is the sign of x that counts, not that of dy":
-            "dy * (cache.x > 0.0) -> np.maximum(dy, 0.0)"},
+        "it is the sign of x that counts, not that of dy": "dy * _ -> np.maximum(dy, 0.0)"},
     "softmax": {
-        "the exponential overflows: subtract the largest x of each row first":
-            "x - x.max(axis=-1, keepdims=True) -> x",
+        "the exponential overflows: subtract the largest x of each row first": "x - _ -> x",
         "the exponential overflows: subtract the largest x of each row, not of all rows":
             "x.max(axis=-1, keepdims=True) -> x.max()",
         "each row sums to 1, not the whole array": "e.sum(axis=-1, keepdims=True) -> e.sum()",
@@ -109,8 +99,7 @@ MISTAKES = {
         "a dropped entry gets no gradient": "dy * cache.mask -> dy"},
     "attention": {
         "the scores are not divided by sqrt(D)": "_ / math.sqrt(q.shape[-1]) -> _",
-        "D is the channels of one head":
-            "math.sqrt(q.shape[-1]) -> math.sqrt(q.shape[-1] * n_head)",
+        "D is the channels of one head": "q.shape[-1] -> q.shape[-1] * n_head",
         "divided by D, not by its root": "math.sqrt(q.shape[-1]) -> q.shape[-1]",
         "the causal mask is missing": "causal -> False",
         "the mask is there even where causal is False": "causal -> True",
@@ -120,16 +109,12 @@ MISTAKES = {
             "np.tril(probabilities, k.shape[2] - q.shape[2])",
         "the heads are not moved back: merge_heads does that":
             "merge_heads(dropped @ v) -> (dropped @ v).reshape(*qkv.shape[:2], -1)",
-        "queries come first, then keys, then values":
-            "q, k, v = split_heads(qkv, n_head) -> k, q, v = split_heads(qkv, n_head)",
-        "queries come first, values last":
-            "q, k, v = split_heads(qkv, n_head) -> v, k, q = split_heads(qkv, n_head)",
+        "queries come first, then keys, then values": "q, k, v = _ -> k, q, v = _",
+        "queries come first, values last": "q, k, v = _ -> v, k, q = _",
         "past is not heeded: its keys and values stand before these": "past is not None -> False",
-        "the probabilities are not dropped out":
-            "dropout(probabilities, p, rng) -> dropout(probabilities, 0.0, rng)"},
+        "the probabilities are not dropped out": "dropout(_, p, rng) -> dropout(_, 0.0, rng)"},
     "attention_backward": {
-        "dQ and dK are exchanged":
-            "dq, dk, dv = split_heads(dqkv, H) -> dk, dq, dv = split_heads(dqkv, H)",
+        "dQ and dK are exchanged": "dq, dk, dv = _ -> dk, dq, dv = _",
         "in dS the weighted sum is missing in the softmax's backward":
             "softmax_backward(da, SoftmaxCache(probabilities)) -> probabilities * da",
         "between dA and dS stands the softmax: the way back leads through the softmax":
@@ -138,11 +123,8 @@ MISTAKES = {
             "SoftmaxCache(probabilities) -> SoftmaxCache(dropped)",
         "in dV, a value collects from the tokens that looked at it: A is transposed":
             "dropped.swapaxes(-1, -2) @ dy -> dropped @ dy",
-        "in dV, the values met the probabilities after dropout":
-            "probabilities if mask is None else probabilities * mask -> probabilities",
-        "in dA, dropout's mask is missing":
-            "dropout_backward(dy @ v.swapaxes(-1, -2), DropoutCache(mask)) -> dy @ "
-            "v.swapaxes(-1, -2)",
+        "in dV, the values met the probabilities after dropout": "_ if mask is None else _1 -> _",
+        "in dA, dropout's mask is missing": "dropout_backward(_, _1) -> _",
         "in dK the factor 1/sqrt(D) is missing": "_ @ q / math.sqrt(D) -> _ @ q",
         "in dQ the factor 1/sqrt(D) is missing": "ds @ k / math.sqrt(D) -> ds @ k",
         "the heads of dq, dk and dv are not moved back: their axes were exchanged": "return _ -> "
@@ -150,8 +132,7 @@ MISTAKES = {
         "the incoming dy is split into heads as y was merged: its axes are moved":
             "dy.reshape(B, T, H, D).transpose(0, 2, 1, 3) -> dy.reshape(B, H, T, D)"},
     "lstm": {
-        "the cell goes through tanh on its way to h":
-            "o[:, t] * np.tanh(c[:, t + 1]) -> o[:, t] * c[:, t + 1]",
+        "the cell goes through tanh on its way to h": "np.tanh(c[:, t + 1]) -> c[:, t + 1]",
         "the cell keeps f times what it was": "f[:, t] * c[:, t] + _ -> c[:, t] + _",
         "the columns are i, f, g, o": "i, f, g, o = in_four(a) -> i, f, o, g = in_four(a)",
         "the h of the token before is missing in a": "a[:, t] += h[:, t] @ w_hh -> pass"},
@@ -161,13 +142,11 @@ MISTAKES = {
         "the forget gate met the cell before the token": "dc * c[:, t] -> dc * c[:, t + 1]",
         "the candidate g is a tanh: its derivative is 1 - g^2":
             "_ * (1.0 - g[:, t] * g[:, t]) -> _ * (g[:, t] * (1.0 - g[:, t]))"},
-    "residual": {
-        "the input x is missing: it goes past the branch": "x + branch -> branch"},
+    "residual": {"the input x is missing: it goes past the branch": "x + branch -> branch"},
     "residual_backward": {
         "what came back through the branch is missing: both gradients add up":
             "dy + dbranch -> dy"},
-    "last_tokens": {
-        "those are the first n tokens": "x[:, -n:] -> x[:, :n]"},
+    "last_tokens": {"those are the first n tokens": "x[:, -n:] -> x[:, :n]"},
     "last_tokens_backward": {
         "the gradient belongs to the last tokens": "dx[:, -n:] = dy -> dx[:, :n] = dy"},
     "log_sum_exp": {
@@ -182,19 +161,13 @@ MISTAKES = {
         "a sum for a mean": "(lse - chosen).mean() -> (lse - chosen).sum()",
         "the sign: a likely target costs little": "(lse - chosen).mean() -> (chosen - lse).mean()",
         "the log-sum-exp is missing": "(lse - chosen).mean() -> -chosen.mean()",
-        "the mean is over the targets, not over the scores":
-            "(lse - chosen).mean() -> (lse - chosen).sum() / logits.size"},
+        "the mean is over the targets, not over the scores": "_.mean() -> _.sum() / logits.size"},
     "cross_entropy_backward": {
-        "each of the N targets has a share of 1/N in the mean":
-            "dlogits *= dy / cache.targets.size -> dlogits *= dy",
-        "the mean is over the targets, not over the scores":
-            "dlogits *= dy / cache.targets.size -> dlogits *= dy / dlogits.size",
-        "the mean is over all targets, not over one sequence":
-            "dlogits *= dy / cache.targets.size -> dlogits *= dy / len(cache.targets)",
-        "softmax minus one-hot, not the other way round":
-            "dlogits *= dy / cache.targets.size -> dlogits *= -dy / cache.targets.size",
-        "the factor dy is missing":
-            "dlogits *= dy / cache.targets.size -> dlogits /= cache.targets.size"},
+        "each of the N targets has a share of 1/N in the mean": "dy / _ -> dy",
+        "the mean is over the targets, not over the scores": "dy / _ -> dy / dlogits.size",
+        "the mean is over all targets, not over one sequence": "dy / _ -> dy / len(cache.targets)",
+        "softmax minus one-hot, not the other way round": "dy / _ -> -dy / _",
+        "the factor dy is missing": "dlogits *= dy / _ -> dlogits /= _"},
 }
 for fault in FAULTS:                                      # those of the pages
     if fault.change:

@@ -177,8 +177,6 @@ def load(path):
     """Run a reader's file; return its :class:`Own`.  Raises ``ValueError`` of one line for a file
     that cannot be read, or that raises an error."""
     path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: there is no such file; 'minifpt new {path}' makes it")
     try:
         text = path.read_text(encoding="utf-8-sig")
         stubs = {name: is_stub(node) for name, node in functions_of(text).items()}
@@ -309,14 +307,12 @@ def check(path, say=print):
     the next one.  Returns how many are wrong."""
     checked = results(path)
     for lesson in sorted({*FUNCTIONS.values()}):
-        missing = []
-        for r in (r for r in checked if FUNCTIONS[r.name] == lesson):
-            if r.status == NOT_WRITTEN:
-                missing.append(r)
-            else:
+        rows = [r for r in checked if FUNCTIONS[r.name] == lesson]
+        for r in rows:
+            if r.status != NOT_WRITTEN:
                 word = "done" if r.status == PASSED else f"wrong. {r.hint}"
                 say(f"lesson {lesson:2}  {str(r)[0]} {r.name}: {word}")
-        if missing:
+        if missing := [r for r in rows if r.status == NOT_WRITTEN]:
             say(f"lesson {lesson:2}  {str(missing[0])[0]} not written: "
                 f"{', '.join(r.name for r in missing)}")
     mistakes = [r for r in checked if r.status == WRONG]

@@ -58,8 +58,7 @@ def pool(lesson):
 def plain(lines):
     """Return a function's source in one style, without docstring and comments, which give hints."""
     function = ast.parse(textwrap.dedent("".join(lines))).body[0]
-    if ast.get_docstring(function) is not None:
-        function.body = function.body[1:]
+    function.body = function.body[ast.get_docstring(function) is not None:]
     return ast.unparse(function)
 
 
