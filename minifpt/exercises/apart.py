@@ -19,7 +19,7 @@ import threading
 import time
 from collections import namedtuple
 from collections.abc import Iterator, MappingView
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import numpy as np
 
@@ -90,6 +90,15 @@ FORMS = {
 }
 
 
+@contextmanager
+def standing_in(functions):
+    """Let functions stand in for the library's of the same name within the ``with``."""
+    with ExitStack() as undo:
+        for name, function in functions.items():
+            undo.enter_context(swapped(vars(F), name, function))
+        yield
+
+
 class Channel:
     """Two streams to and from another process.  ``printed`` is what it has printed since."""
 
@@ -130,9 +139,7 @@ class Channel:
                 _, number, arguments = message
                 function = self.kept[number]
                 args, options, replaced = self.decode(arguments)
-                with ExitStack() as undo:                 # there, as the check has them here
-                    for name, other in replaced.items() if self.printer else ():
-                        undo.enter_context(swapped(vars(F), name, other))
+                with standing_in(replaced if self.printer else {}):       # as the check has them
                     result = self.encode(function(*args, **options))
                 changed = self.encode(args)
                 self.send(["return", result, changed if changed != arguments[0] else None,

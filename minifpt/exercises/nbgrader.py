@@ -60,11 +60,13 @@ def assignment(path, solutions):
     calls = notebooks.checks(statements)
     answers = [s for s in ast.parse(solutions.read_text(encoding="utf-8")).body
                if not isinstance(s, ast.If)]
+    imports = [ast.unparse(s) for s in statements if isinstance(s, (ast.Import, ast.ImportFrom))
+               and "tqdm" not in ast.unparse(s)]
     title = "".join(lesson["cells"][0]["source"]).partition("\n")[0]
     cells = [notebooks.cell("title", f"{title}: exercises\n\nRead [the lesson](lesson/{path.name}) "
                   "first: it explains the words and symbols. A check says at once what is "
                   "right. Leave the names of the functions as they are.", "markdown"),
-             code("imports", imports(statements), locked=True)]
+             code("imports", "\n".join(imports), locked=True)]
     text = ""
     for cell in lesson["cells"]:
         source = "".join(cell["source"])
@@ -79,12 +81,6 @@ def assignment(path, solutions):
                           code(f"check-{name}", HIDDEN.format(
                               name=name, answer=ast.unparse(answer), seeds=SEEDS), points=1)]
     return cells, lesson["metadata"] | {"minifpt": {}}
-
-
-def imports(statements):
-    """Return the imports of a lesson that answers may need."""
-    lines = [ast.unparse(s) for s in statements if isinstance(s, (ast.Import, ast.ImportFrom))]
-    return "\n".join(line for line in lines if "tqdm" not in line)
 
 
 def solved(name, statements, answers):

@@ -26,7 +26,10 @@ def contents(raw, is_notebook):
     and ``error`` if it cannot be read."""
     raw = bytes(raw)
     try:
-        cells = cells_of(raw) if is_notebook else [(True, raw.decode("utf-8-sig"), [])]
+        cells = [                                         # (is code, text, outputs)
+            (cell["cell_type"] == "code", "".join(cell["source"]), cell.get("outputs", []))
+            for cell in json.loads(raw)["cells"]] if is_notebook else [
+                (True, raw.decode("utf-8-sig"), [])]
     except (*UNREADABLE, KeyError, TypeError, AttributeError) as e:
         kind = "a notebook, or damaged" if is_notebook else "a text in UTF-8"
         return {"error": f"It is not {kind} ({one_line(e)})."}
@@ -49,12 +52,6 @@ def save(path, cells, **metadata):
     """Write a notebook."""
     notebook = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
     save_text(path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
-
-
-def cells_of(raw):
-    """Return (is code, text, outputs) of each cell of a notebook."""
-    return [(cell["cell_type"] == "code", "".join(cell["source"]), cell.get("outputs", []))
-            for cell in json.loads(raw)["cells"]]
 
 
 def read_cells(cells):
@@ -164,16 +161,13 @@ def needed(expression, statements):
 def names_of(statement):
     """Return the names that a top-level statement defines, the names that it changes, as in
     ``a.append(1)``, and the names that it reads."""
-    gives, changes, reads = set(), set(), set()
     try:
         table = symtable.symtable(ast.unparse(statement), "notebook", "exec")
     except UNREADABLE:                                    # thousands of signs after each other
-        return gives, changes, reads
-    for symbol in table.get_symbols():
-        if symbol.is_assigned() or symbol.is_imported():
-            gives.add(symbol.get_name())
-        if symbol.is_referenced():
-            reads.add(symbol.get_name())
+        return set(), set(), set()
+    symbols = table.get_symbols()
+    gives = {s.get_name() for s in symbols if s.is_assigned() or s.is_imported()}
+    reads = {s.get_name() for s in symbols if s.is_referenced()}
     inner = table.get_children()
     while inner:
         child = inner.pop()
@@ -181,12 +175,12 @@ def names_of(statement):
         inner += child.get_children()
     if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
         gives.add("*")
+    changes = {root(node) for node in ast.walk(statement)              # a[0] = 1, a.b = 1
+               if isinstance(node, (ast.Attribute, ast.Subscript))
+               and isinstance(node.ctx, (ast.Store, ast.Del))}
     if not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
         changes |= {root(node.value.func) for node in ast.walk(statement)
                     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)}
-    changes |= {root(node) for node in ast.walk(statement)             # a[0] = 1, a.b = 1
-                if isinstance(node, (ast.Attribute, ast.Subscript))
-                and isinstance(node.ctx, (ast.Store, ast.Del))}
     return gives, changes - {None}, reads
 
 

@@ -6,7 +6,7 @@ its gradients, from the cache of the reader's own forward pass.  All numbers are
 
 import copy
 import inspect
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import compress
@@ -21,6 +21,7 @@ from . import NOT_WRITTEN, WRONG, Case, Exercise, Result, Wrong, ask_all, mistak
 from . import _describe as describe
 from . import _hint as hint_of
 from . import _same as same
+from .apart import standing_in
 from .mistakes import MISTAKES
 
 CALLS = {"attention": ("softmax", "dropout"), "cross_entropy": ("log_sum_exp",)}
@@ -101,15 +102,6 @@ def examine(mine, name, seed=None):
 def halves(mine, ops):
     """Return the reader's functions among some operations and their backward passes."""
     return [name for op in ops for name in (op, f"{op}_backward") if name in mine]
-
-
-@contextmanager
-def standing_in(functions):
-    """Let functions stand in for the library's of the same name within the ``with``."""
-    with ExitStack() as undo:
-        for name, function in functions.items():
-            undo.enter_context(tracing.swapped(vars(F), name, function))
-        yield
 
 
 def masks_of(dropout):

@@ -63,17 +63,9 @@ def confusion(answers, y, classes):
                        minlength=classes ** 2).reshape(classes, classes)
 
 
-def moves(before, after):
-    """Return {parameter's name: (group, norm before training, norm of its change)}."""
-    was = dict(before.named_parameters())
-    return {name: (p.group, float(np.linalg.norm(was[name].data)),
-                   float(np.linalg.norm(p.data - was[name].data)))
-            for name, p in after.named_parameters()}
-
-
 def joined(moved, key):
     """Return {key(name, group): (norm before, norm of the change, their ratio)}; parameters with
-    the same key are joined."""
+    the same key are joined.  ``moved`` is {name: (group, norm before, norm of the change)}."""
     sums = {}
     for name, (group, size, far) in moved.items():
         total = sums.setdefault(key(name, group), np.zeros(2))
@@ -210,7 +202,10 @@ def wrong_example(task, x, answers, y):
 
 def moves_section(before, after, task):
     """Return as HTML how many parameters each group has and trains, and how far they moved."""
-    moved, counts = moves(before, after), after.counts(task.tokens)
+    was, counts = dict(before.named_parameters()), after.counts(task.tokens)
+    moved = {name: (p.group, float(np.linalg.norm(was[name].data)),
+                    float(np.linalg.norm(p.data - was[name].data)))
+             for name, p in after.named_parameters()}
     groups = joined(moved, lambda name, group: group)
     trained = {name for name, p in after.named_parameters() if p.trainable}
     layers = joined({k: v for k, v in moved.items() if k in trained},

@@ -50,7 +50,7 @@ def draw(data, names=()):
     matrix(fig.add_subplot(grid[1, 0]), data, data["x"], "in: x")
     adam(fig.add_subplot(grid[2, 0]), data["adam"], data["losses"])
     for i, step in enumerate(columns, 1):
-        layer, _, op = short(step["name"]).rpartition(".")
+        layer, _, op = step["name"].removeprefix("trunk.").rpartition(".")
         out = next((p for p in step.get("middle") or step["out"] if "array" in p), {})
         name = out.get("name", "")
         matrix(fig.add_subplot(grid[1, i]), data, out.get("array"),
@@ -97,7 +97,7 @@ def film(data, layer=0, pictures=6):
     maps = [decoded(shot["data"], np.uint8).reshape(shot["shape"]) / 255
             for shot in (frames[i]["maps"][layer] for i in at)]
     heads = len(maps[0])
-    name = short(film_data["layers"][layer])
+    name = film_data["layers"][layer].removeprefix("trunk.")
     name = f"{called(data).split(': ')[-1]}: {name} while it is trained"
     fig = sheet(1.25 * len(at) + 0.4, 1.25 * heads + 2.1, name)
     grid = fig.add_gridspec(heads + 1, len(at), height_ratios=[1.1] + [1] * heads)
@@ -132,10 +132,6 @@ def chosen(steps):
     shown = [last[op] if op == "linear" else first[op] for op in dict.fromkeys(
         s["op"] for s in block) if op not in ("dropout", "last_tokens", "positions")][:5]
     return sorted(shown, key=block.index)
-
-
-def short(name):
-    return name.removeprefix("trunk.")
 
 
 def values(data, number):
@@ -240,7 +236,7 @@ def ribbon(ax, data):
     fold = None
     for x, step in enumerate(ahead):
         if step["fold"] and step["fold"] != fold:
-            ax.text(x, 1.95, short(step["fold"]), fontsize=9, color=SOFT)
+            ax.text(x, 1.95, step["fold"].removeprefix("trunk."), fontsize=9, color=SOFT)
         fold = step["fold"]
     ax.text(len(ahead) + 0.4, 0.9, "loss", va="center", fontsize=9, color=INK)
     ax.text(-0.6, 1.4, "forward →", ha="right", va="center", fontsize=9, color=INK)
