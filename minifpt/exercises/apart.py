@@ -229,9 +229,6 @@ def put(mine, theirs):
             put(a, b)
 
 
-# ------------------------------------------------------------------------- the processes
-
-
 class Process:
     """A process that calls ``work`` ("module:function"), here ``load``, and is ended once
     ``deadline`` is over, or if it starts too many processes."""

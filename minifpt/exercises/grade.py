@@ -272,9 +272,6 @@ def plain(value):
     return ("'" if value.startswith(("=", "+", "-", "@")) else "") + shown(value)
 
 
-# ------------------------------------------------------------------------------ the judge
-
-
 def judge(cells, names, seconds, seed, command):
     """Return the :class:`Result` of each exercise of a file, from a process of its own."""
     limits, results = dict.fromkeys(("quiet", "most"), 2 * seconds + 60.0), {}
@@ -315,9 +312,6 @@ def examined(answer_of, name, seed):
         return Result(name, WRONG, f"It raised {one_line(e)}.")
     result.hint += failed * (result.status != PASSED)
     return result
-
-
-# ------------------------------------------------------------------------------ the summary
 
 
 def summary(rows, lessons, left_out):

@@ -112,9 +112,6 @@ def gradient_of_score(logits, y, classes):
     return gradient.reshape(logits.shape).astype(logits.dtype)
 
 
-# -------------------------------------------------------------------------- patching
-
-
 def patch(model, clean, corrupted, score):
     """Return the :class:`Patching` of a model.
 
@@ -195,9 +192,6 @@ def changed_input(layer, function):
     return swapped(vars(layer), "forward", lambda x: forward(function(x)))
 
 
-# ----------------------------------------------------------------------- attribution
-
-
 def attribute(model, x, y, classes):
     """Return the :class:`Attribution` of a model's score on inputs x with the answers y.
 
@@ -235,9 +229,6 @@ def attribute(model, x, y, classes):
     return Attribution(heads, mlp, share(start), score - heads.sum() - mlp.sum() - share(start))
 
 
-# ------------------------------------------------------------------------------ lens
-
-
 def lens(model, x, y, classes):
     """Return the :class:`Lens` of a model on inputs x with the answers y, see :func:`attribute`."""
     blocks = blocks_of(model)
@@ -261,9 +252,6 @@ def lens(model, x, y, classes):
         for p in model.parameters():
             p.trainable, p.grad = before[id(p)]
     return Lens(np.array(accuracy), np.array(backward))
-
-
-# --------------------------------------------------------------------------- a run
 
 
 def patch_run(folder, out, examples=64):
