@@ -235,7 +235,7 @@ def test_the_formulas_give_the_gradients(name, options, config):
         operands = formulas.operands(step, {s.op: s for s in t.steps if s.inside is step})
         known = formulas.formulas(step, operands)
         assert known, step
-        for key, grad in formulas.gradients(step, operands).items():
+        for key, grad in formulas.gradients(step).items():
             if grad is None:
                 continue
             if step.op == "positions" and key == "w":
@@ -307,8 +307,8 @@ def test_each_break_turns_its_operation_red(model_and_steps):
 def test_after_a_break_all_is_as_before(model_and_steps):
     before = dict(tracing.OPERATIONS)
     for it in differences.BREAKS:
-        with differences.running(it) as wrong:
-            assert tracing.OPERATIONS[it.op][1] is wrong
+        with differences.running(it) as faulty:
+            assert tracing.OPERATIONS[it.op][1] is faulty.function
     assert tracing.OPERATIONS == before
 
 

@@ -20,8 +20,6 @@ from . import options as shared
 from .formatting import print_rows, say
 from .options import given_options, make_task, option, path, run_options, takes, task_names, whole
 
-SETTINGS = ("steps", "batch_size", "lr", "schedule", "dropout", "clip", "warmup", "eval_every")
-
 
 def new_folder(task):
     """Return ``runs/TASK``, or the first of ``runs/TASK-2``, ``-3``, ... that does not exist."""
@@ -96,7 +94,7 @@ def train(args):
             task, args.model, out, freeze=args.freeze, adapt=args.adapt, start=args.start,
             seed=args.seed, resume=args.resume, source=task_names(args)[0],
             checkpoint_every=args.checkpoint_every, config=mine and mine.settings,
-            **given_options(args, *SETTINGS))
+            **given_options(args, *shared.RUN))
     last = history[-1]
     total, trained = (sum(n) for n in zip(*model.counts(task.tokens).values(), strict=True))
     positions = getattr(TrunkSpec.parse(args.model).config(), "n_positions", None)

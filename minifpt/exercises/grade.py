@@ -1,7 +1,5 @@
 """Check what a class hands in: notebooks of the lessons, and files that ``minifpt new`` began.
 
-It is for learning, not for exams: the solutions ship with the lessons.
-
 A submission is a notebook or Python file in a student's folder, or a file ``STUDENT.py``,
 ``STUDENT_NN.ipynb`` or ``STUDENT_NN_name.ipynb``.  The lesson is found by what the file checks, not
 by its name.  Each file has two processes of its own.  One runs what the student wrote (see

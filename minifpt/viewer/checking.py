@@ -53,17 +53,11 @@ def traced(model, task, x, y, rng):
     """Return a trace of forward, loss and backward."""
     for _, p in model.named_parameters():
         p.grad = None
-    rng = copy.deepcopy(rng)
     with trace(model) as t:
-        logits, cache = model.forward(x, train=True, rng=rng)
+        logits, cache = model.forward(x, train=True, rng=copy.deepcopy(rng))
         _, dlogits = task.loss(logits, y)
         model.backward(dlogits, cache)
     return t
-
-
-def gradients_of(step):
-    """Return {forward input's name: gradient} of a backward step; attention has q, k and v."""
-    return formulas.gradients(step, {**step.inputs, **formulas.fields(step.inputs.get("cache"))})
 
 
 def gradients_of_steps(steps):
@@ -72,7 +66,7 @@ def gradients_of_steps(steps):
     for i, step in enumerate(steps):
         if step.backward and step.partner is not None and not (
                 step.op == "log_sum_exp" and step.inside):      # its dy belongs to no loss
-            for name, grad in gradients_of(step).items():
+            for name, grad in formulas.gradients(step).items():
                 if grad is not None:
                     yield i, forward.index(step.partner), name, grad
 
@@ -135,19 +129,18 @@ def as_inputs(entries, steps):
 
 def run_fault(fault, model, task, x, y, rng, rows):
     """Run one broken backward pass, and compare it with the same differences."""
-    _, lines, text = differences.broken(fault)
-    with differences.running(fault):
+    with differences.running(fault) as faulty:
         steps = [s for s in traced(model, task, x, y, rng).steps
                  if s.backward or s.inside is None or not s.inside.backward]
     values, worst = [], {}
     for row in rows:
         i, name = row["step"], row["name"]
-        value = float(gradients_of(steps[i])[name][tuple(row["at"])])
+        value = float(formulas.gradients(steps[i])[name][tuple(row["at"])])
         error = differences.relative(value, row["numerical"], row["scale"], row["noise"])
         worst[i] = max(worst.get(i, 0.0), float(error))
         values.append(value)
     bad = [i for i in sorted(worst) if worst[i] > differences.TOLERANCE]
-    return {"title": fault.title, "op": fault.op, "lines": lines, "instead": text,
+    return {"title": fault.title, "op": fault.op, "lines": faulty.lines, "instead": faulty.text,
             "why": fault.why, "wrong": {i: worst[i] for i in bad},
             "values": encoded(np.array(values, "<f8")),
             "first": bad[0] if bad else None}

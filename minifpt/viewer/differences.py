@@ -50,8 +50,7 @@ class Nudged:
             p.trainable = False                           # nothing need be kept
 
     def run(self):
-        rng = copy.deepcopy(self.rng)
-        logits, _ = self.model.forward(self.x, train=True, rng=rng)
+        logits, _ = self.model.forward(self.x, train=True, rng=copy.deepcopy(self.rng))
         return float(self.task.loss(logits, self.y)[0])
 
     def operation(self, op, function, back, ours):
@@ -150,14 +149,10 @@ def measure(nudged, gradients, progress=True):
         leave=False)]
 
 
-def broken(it):
-    """Return the wrong backward pass of a fault, a ``rewriting.Rewritten``."""
-    return rewrite(vars(F)[f"{it.op}_backward"], it.change)
-
-
 @contextmanager
 def running(it):
-    """Let a trace run the wrong backward pass of a fault within the ``with``."""
-    faulty = broken(it).function
-    with tracing.swapped(tracing.OPERATIONS, it.op, (vars(F)[it.op], faulty)):
+    """Let a trace run the wrong backward pass of a fault within the ``with``, which gives the
+    ``rewriting.Rewritten``."""
+    faulty = rewrite(vars(F)[f"{it.op}_backward"], it.change)
+    with tracing.swapped(tracing.OPERATIONS, it.op, (vars(F)[it.op], faulty.function)):
         yield faulty

@@ -165,13 +165,13 @@ def formulas(step, names):
     return SLOPE if known else {}
 
 
-def gradients(step, names):
-    """Return {input's name: gradient or ``None``} of a backward step; attention has three parts."""
+def gradients(step):
+    """Return {input's name: gradient or ``None``} of a backward step; attention has q, k and v."""
     result = step.output if isinstance(step.output, tuple) else (step.output,)
     grads = dict(zip(step.partner.gradients, result, strict=False))
     if step.op == "attention":
-        dqkv = grads.pop("qkv")
-        grads |= dict(zip("qkv", F.split_heads(dqkv, names["q"].shape[1]), strict=True))
+        n_head = fields(step.inputs["cache"])["q"].shape[1]
+        grads |= dict(zip("qkv", F.split_heads(grads.pop("qkv"), n_head), strict=True))
     return grads
 
 

@@ -153,7 +153,7 @@ class Telling:
     def backward(self, step):
         inner = {s.op: s for s in self.t.steps if s.inside is step}
         names = formulas.operands(step, inner)
-        grads = formulas.gradients(step, names) if step.partner else {"": step.output}
+        grads = formulas.gradients(step) if step.partner else {"": step.output}
         known = formulas.formulas(step, names) if step.partner else {}
         shown = [*step.inputs, *formulas.fields(step.inputs.get("cache"))]
         parts = [self.part(step.op, n, names[n]) | {"cached": n not in step.inputs} for n in shown
