@@ -74,11 +74,9 @@ def compare(args):
             for model in args.models for adapter in args.adapt for start in args.start]
     with workers.cluster(args.dask) as executor:
         text = experiments.compare(
-            out, task_names(args), arms,
-            range(args.first_seed, args.first_seed + args.seeds), rates=args.rates,
-            choices=args.choices, jobs=args.jobs, executor=executor,
-            task_options=shared.task_options_of(args),
-            options=given_options(args, *SETTINGS))
+            out, task_names(args), arms, range(args.first_seed, args.first_seed + args.seeds),
+            rates=args.rates, choices=args.choices, jobs=args.jobs, executor=executor,
+            task_options=shared.task_options_of(args), options=given_options(args, *SETTINGS))
     say(text)
     if "| difference |" in text:
         say("A difference is the mean over pairs of runs with the same seed, in points, with a "

@@ -285,11 +285,9 @@ def _hint(output, case):
                for a, b, c in _parts(output, mistake, case.answer)):
             return _sentence(hint)                        # numbers may agree by chance
     for hint, mistake in case.mistakes.items():
-        try:
+        with contextlib.suppress(Exception):              # a predicate on an odd output
             if mistake(output) if callable(mistake) else _same(output, mistake, case.rtol):
                 return _sentence(hint)
-        except Exception:                                 # a predicate on an odd output
-            continue
     for hint, mistake in mistakes:                        # with other numbers
         with contextlib.suppress(Exception):              # an output that has no shape
             if any(np.shape(a) == np.shape(b) != np.shape(c)
@@ -407,11 +405,10 @@ def _same(a, b, rtol):
 
 def _is_numeric(a):
     """Return whether NumPy takes a value as an array of numbers."""
-    try:
+    with contextlib.suppress(Exception):                  # an int may be too large, too
         np.asarray(a, np.float64)
-    except Exception:                                     # an int may be too large, too
-        return False
-    return True
+        return True
+    return False
 
 
 def close_to(*values, rtol=1e-5):
@@ -427,11 +424,10 @@ def either(*mistakes):
 def fails(function):
     """Return a mistake's function: whether ``function`` raises an error for an output."""
     def is_mistake(output):
-        try:
+        with contextlib.suppress(Exception):
             function(output)
-        except Exception:
-            return True
-        return False
+            return False
+        return True
     return is_mistake
 
 

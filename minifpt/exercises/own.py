@@ -97,8 +97,7 @@ def skeleton(bare=False):
                 docstring = [f'    """{task(name.removesuffix("_backward"))}"""']
             lines[node.body[0].lineno - 1:node.end_lineno] = [
                 *docstring, f'    raise NotImplementedError("lesson {FUNCTIONS[name]}")']
-    introduction = INTRODUCTION.rstrip() + "\n" + STUCK * bare
-    lines[first.end_lineno:first.end_lineno] = introduction.rstrip().splitlines()
+    lines[first.end_lineno:first.end_lineno] = (INTRODUCTION + STUCK * bare).splitlines()
     return "\n".join(lines) + "\n"
 
 

@@ -297,16 +297,13 @@ def rows(names, patching, direct, by_layer):
     for part, values in patching.parts.items():
         for (layer, t), value in np.ndenumerate(values):
             add(f"patch {part}", value, layer, token=names[t])
-    for name, values in (("patch head", patching.heads), ("direct head", direct.heads)):
-        for (layer, head), value in np.ndenumerate(values):
-            add(name, value, layer, head)
-    for name, values in (("direct mlp", direct.mlp), ("lens accuracy", by_layer.accuracy),
-                         ("lens backward", by_layer.backward)):
-        for layer, value in enumerate(values):
-            add(name, value, layer)
-    for name, value in (("direct embedding", direct.embedding), ("direct rest", direct.rest),
-                        ("clean score", patching.clean), ("corrupted score", patching.corrupted)):
-        add(name, value)
+    for name, values in (("patch head", patching.heads), ("direct head", direct.heads),
+                         ("direct mlp", direct.mlp), ("lens accuracy", by_layer.accuracy),
+                         ("lens backward", by_layer.backward),
+                         ("direct embedding", direct.embedding), ("direct rest", direct.rest),
+                         ("clean score", patching.clean), ("corrupted score", patching.corrupted)):
+        for place, value in np.ndenumerate(values):       # (layer, head), (layer,) or ()
+            add(name, value, *place)
     return lines
 
 

@@ -162,13 +162,10 @@ class Telling:
         for name, grad in grads.items():
             if grad is None:
                 continue
-            source_input = None if step.partner is None else step.partner.inputs.get(name)
-            owner = self.parameters.get(id(source_input))
-            if step.op == "positions" and owner:          # the others are 0
-                unused, grad = len(grad), grad[names["tokens"]]
-                unused -= len(grad)
-            entry = self.part(step.op, f"d{name}", grad, owner)
-            if step.op == "positions" and owner and unused:
+            owner = step.partner and self.parameters.get(id(step.partner.inputs.get(name)))
+            rows = grad[names["tokens"]] if step.op == "positions" and owner else grad
+            entry = self.part(step.op, f"d{name}", rows, owner)
+            if rows is not grad and (unused := len(grad) - len(rows)):
                 entry["note"] = f"its other {unused} rows are 0: no token stands there"
             entry |= {"parameter": owner[0], "trained": True} if owner else {}
             if name in known:
