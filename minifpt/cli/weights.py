@@ -133,9 +133,8 @@ def perplexity(args):
     lm, words = load_with_tokenizer(args.model)
     if not args.file.exists():
         raise FileNotFoundError(f"{args.file}: there is no such file")
-    ids, unit = words.encode(read_text(args.file)), "token"
-    if isinstance(words, tokenizer.Bytes):
-        unit = "byte"
+    ids = words.encode(read_text(args.file))
+    unit = "byte" if isinstance(words, tokenizer.Bytes) else "token"
     if len(ids) < 2:
         raise ValueError(f"{args.file}: has {len(ids)} {unit}s, expected at least 2")
     score = lm.perplexity(ids, args.stride, progress=True)

@@ -285,12 +285,10 @@ def judge_here(cells, names, seconds, seed, command):
     """Return {name: (status, hint, whether it was lost)} of a file; for :mod:`apart`."""
     exercises._load()
     limits = {"quiet": max(1.0, seconds / 4), "most": seconds, "command": command}
-    if names[0].startswith("own/"):
-        results = own.judged("mine.py", cells[0], seed, **limits)
-    else:
-        results = apart.judged(names, "minifpt.exercises.notebooks:load", (cells,),
-                               lambda answer, name: examined(answer, name, seed), **limits)
     prefix, rows = "own/" * names[0].startswith("own/"), {}
+    results = own.judged("mine.py", cells[0], seed, **limits) if prefix else apart.judged(
+        names, "minifpt.exercises.notebooks:load", (cells,),
+        lambda answer, name: examined(answer, name, seed), **limits)
     try:
         for r in results:
             rows[prefix + r.name] = r.status, r.hint, r.is_lost

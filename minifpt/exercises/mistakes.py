@@ -28,8 +28,7 @@ MISTAKES = {
     "positions": {
         START: "x + w[tokens] -> x + w[:x.shape[1]]"},
     "positions_backward": {
-        "a mean for a sum: each sequence of the batch adds its whole share":
-            "dy.sum(axis=0) -> dy.mean(axis=0)",
+        "a mean for a sum: each sequence of the batch adds its whole share": "_.sum -> _.mean",
         START: "dw[tokens] -> dw[:dy.shape[1]]"},
     "layer_norm": {
         "eps is missing": "_ + eps -> _",
@@ -63,8 +62,7 @@ MISTAKES = {
         "the second term has x/2, as y is x/2 (1 + t)": "0.5 * x * _ -> x * _",
         "the factor dy is missing": "dy * _ -> np.ones_like(dy) * _"},
     "gelu_exact": {
-        "that is GPT-2's form with tanh; this one has the error function":
-            "x * ndtr(x) -> gelu(x)[0]",
+        "that is GPT-2's form with tanh; this one has the error function": "x * _ -> gelu(x)[0]",
         "the error function takes x / sqrt(2)": "x * ndtr(x) -> x * ndtr(x * math.sqrt(2.0))"},
     "gelu_exact_backward": {
         "a product has two terms: P(x), and x times its density": "x * np.exp(_) -> np.exp(_)",
@@ -144,8 +142,7 @@ MISTAKES = {
             "_ * (1.0 - g[:, t] * g[:, t]) -> _ * (g[:, t] * (1.0 - g[:, t]))"},
     "residual": {"the input x is missing: it goes past the branch": "x + branch -> branch"},
     "residual_backward": {
-        "what came back through the branch is missing: both gradients add up":
-            "dy + dbranch -> dy"},
+        "what came back through the branch is missing: both gradients add up": "dy + _ -> dy"},
     "last_tokens": {"those are the first n tokens": "x[:, -n:] -> x[:, :n]"},
     "last_tokens_backward": {
         "the gradient belongs to the last tokens": "dx[:, -n:] = dy -> dx[:, :n] = dy"},

@@ -40,9 +40,8 @@ def write_assignments(folder):
     folder, lessons = Path(folder), lessons_folder()
     targets = {path: folder / "source" / f"lesson_{path.stem[:2]}" / path.name
                for path in sorted(lessons.glob("[0-9][0-9]_*.ipynb"))}
-    for target in targets.values():                       # before the first is written
-        if target.exists():
-            raise ValueError(f"{target} is there already: choose another folder")
+    if existing := [*filter(Path.exists, targets.values())]:           # before the first is written
+        raise ValueError(f"{existing[0]} is there already: choose another folder")
     for path, target in targets.items():
         cells, metadata = assignment(path, lessons / "solutions" / f"{path.stem}.py")
         notebooks.save(target, cells, **metadata)

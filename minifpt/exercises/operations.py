@@ -37,7 +37,8 @@ FAR = {"layer_norm": "Here the mean is large beside the spread, and E[x^2] - E[x
 def questions(op, rng):
     """Return [(inputs, options, about)]: examples, some of them ten times as large, with a batch of
     one, or with one gradient wanted, and the far ones."""
-    near, names = [call for _ in range(3) for call in examples(op, rng)], parameters(op)
+    near = [call for _ in range(3) for call in examples(op, rng)]
+    names = inspect.signature(vars(F)[op]).parameters
     tenfold = [(tuple(10 * x if x.dtype == np.float64 else x for x in inputs), options)
                for inputs, options in near[:2]]
     single = [(tuple(x[:1] if name in BATCHES else x for name, x in zip(
@@ -76,11 +77,6 @@ def refused(op, rng):
             }.get(op, [])
 
 
-def parameters(op):
-    """Return the names of an operation's arguments."""
-    return list(inspect.signature(vars(F)[op]).parameters)
-
-
 # ----------------------------------------------------------------------------- the check
 
 
@@ -114,11 +110,6 @@ def masks_of(dropout):
         except Exception:                                 # the check of dropout names it
             return library(x, p, rng)
     return stand_in
-
-
-def run(op, inputs, options):
-    """Run the library's operation, or what stands in for it."""
-    return vars(F)[op](*inputs, **fresh(options))
 
 
 def y_of(result):
@@ -200,7 +191,7 @@ def is_dropout(dropout, x, p, rng):
 
 def learned(op, inputs):
     """Return the names of the inputs that get a gradient."""
-    return [n for n, x in zip(parameters(op), inputs, strict=False)
+    return [n for n, x in zip(inspect.signature(vars(F)[op]).parameters, inputs, strict=False)
             if x.dtype == np.float64][:1 if op == "residual" else None]
 
 
@@ -227,9 +218,9 @@ def fits(mine, op, written, rng):
     mine = {name: mine[name] for name in halves(
         mine, (op, *CALLS.get(op, ())) if written == op else (written,))}
     for inputs, options in examples(op, rng):
-        y, right_cache = run(op, inputs, options)
+        y, right_cache = vars(F)[op](*inputs, **fresh(options))
         dy = rng.standard_normal(np.shape(y)) if np.ndim(y) else 0.7
-        right, names = gradients(op, inputs, run(f"{op}_backward", (dy, right_cache), {}))
+        right, names = gradients(op, inputs, vars(F)[f"{op}_backward"](dy, right_cache))
         try:
             with standing_in(mine):
                 ahead, back = vars(F)[op], vars(F)[f"{op}_backward"]
@@ -262,7 +253,7 @@ def slots(cache):
 
 def other_cache(mine, op, inputs, options):
     """Describe in which slots the reader's cache differs from the library's."""
-    right = run(op, inputs, options)[1]
+    right = vars(F)[op](*inputs, **fresh(options))[1]
     mine = mine[op](*copy.deepcopy(inputs), **fresh(options))[1]
     if getattr(mine, "_fields", None) != right._fields and not (
             isinstance(mine, tuple) and len(mine) == len(right)):
@@ -316,14 +307,14 @@ def one_backward(mine, op, ahead, inputs, options, about, other, where, rng):
         except Exception as e:
             raise Wrong(f"{where}{op} raised {one_line(e)}.") from None
     y, cache = go_ahead(inputs, options)
-    right_cache = run(op, inputs, options)[1]
+    right_cache = vars(F)[op](*inputs, **fresh(options))[1]
     dy = rng.standard_normal(np.shape(y)) if np.ndim(y) else 0.7
     if op == "residual":                                  # what came back through the branch
         cache = right_cache = rng.standard_normal(dy.shape)
 
     def take(result):
         return gradients(op, inputs, result, need)[0]
-    right, names = gradients(op, inputs, run(name, (dy, right_cache), {}), need)
+    right, names = gradients(op, inputs, vars(F)[name](dy, right_cache), need)
 
     def are_right(grads):
         if same(grads, right, 1e-6):

@@ -3,8 +3,6 @@
     minifpt new mine.py                  write the skeleton; --bare leaves the gradients out
     minifpt check mine.py                what is done, what is wrong, what is next
     with using("mine.py"): ...           the library runs what is written in it
-
-A function that is not written yet is the library's.
 """
 
 import ast

@@ -139,8 +139,7 @@ def run_fault(fault, model, task, x, y, rng, rows):
         error = differences.relative(value, row["numerical"], row["scale"], row["noise"])
         worst[i] = max(worst.get(i, 0.0), float(error))
         values.append(value)
-    bad = [i for i in sorted(worst) if worst[i] > differences.TOLERANCE]
+    wrong = {i: worst[i] for i in sorted(worst) if worst[i] > differences.TOLERANCE}
     return {"title": fault.title, "op": fault.op, "lines": faulty.lines, "instead": faulty.text,
-            "why": fault.why, "wrong": {i: worst[i] for i in bad},
-            "values": encoded(np.array(values, "<f8")),
-            "first": bad[0] if bad else None}
+            "why": fault.why, "wrong": wrong, "values": encoded(np.array(values, "<f8")),
+            "first": min(wrong, default=None)}

@@ -47,11 +47,7 @@ KIND = "steps"                                            # of the page
 
 
 class Steps:
-    """A training step to step through; ``data`` holds it as plain JSON.
-
-    A notebook shows it.  ``save(path)`` writes the HTML file, ``still(path)`` a picture of its
-    frames, PNG or SVG.
-    """
+    """A training step to step through, which a notebook shows; ``data`` holds it as plain JSON."""
 
     def __init__(self, data):
         self.data = data
