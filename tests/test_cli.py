@@ -168,7 +168,11 @@ def test_resume_goes_on_with_the_newest_run_of_the_task(folder, capsys):
     assert main(TRAIN, "--resume", "--steps", 6, "--out", "a") == 0       # finished: no harm
     assert len(minifpt.History.load(folder / "a" / "metrics.csv")) == 1   # what is lost is back
     assert main(TRAIN, "--out", "runs/bit-xor-memory") == 0               # a newer one of another
+    (folder / "runs/bit-xor-2").mkdir()
+    (folder / "runs/bit-xor-2/config.json").write_text("{}")              # and one that failed
     assert main(TRAIN, "--resume", "--steps", 6) == 0
+    assert main(TRAIN, "--resume", "--steps", 6, "--seed", 3) == 2        # not: other weights
+    assert "the run has seed = 0, not 3" in capsys.readouterr().err
 
 
 # ------------------------------------------------------- tasks and trunks of the user's own
@@ -536,6 +540,9 @@ def test_pretrain_writes_weights_and_resumes(folder, capsys):
     capsys.readouterr()
     assert main("pretrain brackets --out v.2 --shape 1x1x8 --steps 1 --batch-size 1") == 0
     assert capsys.readouterr().out.startswith("v.2.npz: ") and (folder / "v.2.npz").exists()
+    (folder / "d").mkdir()
+    (folder / "d" / "x").touch()
+    fails(capsys, folder, "pretrain bits --out d", part="would be d, which holds other files")
 
 
 # ------------------------------------------- convert, generate, perplexity, the lessons

@@ -367,7 +367,7 @@ def test_need_may_be_left_alone_but_not_half_heeded(file):
 def test_the_check_prints_what_is_next(file, capsys, monkeypatch):
     path = file(linear=body("linear"), linear_backward="return dy, dy, dy",
                 relu="while True: pass", gelu="import os\n    os._exit(3)",
-                residual="print('here')\n    return x - branch, None",
+                residual="print('/tmp/a/mine.py:3: here')\n    return x - branch, None",
                 softmax="x = softmax(x)")
     monkeypatch.setattr(apart, "QUIET", 1.5)
     assert own.check(path) == 5
@@ -376,7 +376,7 @@ def test_the_check_prints_what_is_next(file, capsys, monkeypatch):
     assert "✓ linear: done" in lines["linear"]
     assert "wrong. dx is wrong. The result has shape" in lines["linear_backward"]
     assert "is there a loop" in lines["relu"] and "exit status 3" in lines["gelu"]
-    assert "It printed: here" in lines["residual"]
+    assert "It printed: mine.py:3: here" in lines["residual"]
     assert "RecursionError" in lines["softmax"]
     assert out[-4] == "lesson 15  · not written: lstm, lstm_backward"
     assert out[-2].startswith("lesson 21  · not written: rms_norm, rms_norm_backward, gelu_exact")

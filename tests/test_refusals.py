@@ -90,6 +90,8 @@ COMPARE = "compare bit-xor --models random --steps 1 "
     ("pretrain bits --data nowhere", "data is for images and vision"),
     ("reproduce table3 --plan --seeds -2", "seeds must be"),
     ("summary bit-xor --model random:", "no weights 'random:'"),
+    ("generate a --model random:1x1x8", "no weights 'random:1x1x8' (it is drawn, not read)"),
+    ("convert minigpt-tiny", "convert: minigpt-tiny needs --out, the folder to write"),
     ("summary bit-xor --model random+full=random", "the mask 'full' names no parameter"),
     ("summary bit-xor --model random --freeze tok", "'tok' is neither a preset"),
     ("summary bit-xor --model random --n 7 --freeze attn,mlp,pos",

@@ -161,7 +161,7 @@ TASK_OPTIONS = {
     "data": "folder of the data's files", "side": "pixels along a side",
     "size": "pixels along a side", "length": "tokens in an example",
     "of": "task with the images", "labels": "labelled examples to train on",
-    "draw": "seed of the choice of labelled examples",
+    "draw": "seed of the choice of labelled examples", "items": "strings to remember",
     "holdout": "which test cases are not in training",
     "depth": "deepest nesting", "arguments": "most arguments of an operation",
     "least": "fewest tokens", "files": "text or data files", "p": "prime modulus",

@@ -36,7 +36,8 @@ def newest_folder(task):
     if not runs:
         raise FileNotFoundError(f"no run of {task} in {Path('runs').resolve()}: "
                                 "choose a folder with --out")
-    return max(runs, key=lambda p: (p / "config.json").stat().st_mtime)
+    return max(runs, key=lambda p: ((p / "checkpoint.npz").exists(),      # the others failed
+                                    (p / "config.json").stat().st_mtime))
 
 
 def say_wrong_loss(task, name):

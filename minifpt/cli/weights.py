@@ -32,8 +32,8 @@ def info(args):
         "Python": f"{platform.python_version()}, {platform.platform()}",
         "NumPy": np.__version__,
         "BLAS": f"{blas.get('name')} {blas.get('version')}, {kernels}",
-        "cores": "{}, limited by {}; to use fewer, set OMP_NUM_THREADS".format(
-            *machine.cores_and_why()),
+        "cores": "{}, limited by {}".format(*machine.cores_and_why()) + (
+            "; to use fewer, set OMP_NUM_THREADS" * (machine.cores() > 1)),
         "OPENBLAS_CORETYPE": os.environ.get("OPENBLAS_CORETYPE", "not set"),
         "weights": "made by" if weights.available() else "none found",
         **{f"  {name}": weights.origin(name) for name in weights.available()},
@@ -63,7 +63,8 @@ def slow_kernels(kernels, extensions):
     option("--shape", metavar="BxHxC",
            help="blocks x heads x channels, or llama:6x4x128 (default: 6x4x128)"),
     option("--tokens", type=whole, help="tokens in a passage, at most 256 (default: 256)"),
-    option("--out", type=path, help="weight file to write (default: minigpt-SOURCE.npz)"),
+    option("--out", type=path, help=(
+        "weight file to write, beside a folder with its run (default: minigpt-SOURCE.npz)")),
     *run_options("steps", "batch_size", "lr", default="the source's"),
     SEED,
     option("--resume", action="store_true", help="continue from the last checkpoint"))
@@ -96,6 +97,8 @@ def convert(args):
                              f"saved, not for {args.source}")
         say(exporting.export(args.source, args.out, args.dtype))
         return
+    if args.out is None and args.source in {*weights.available()} - {*HUB}:
+        raise ValueError(f"convert: {args.source} needs --out, the folder to write")
     say(converting.convert(args.source, args.out, args.dtype or "float16", dropout=args.dropout,
                            revision=args.revision))
 

@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 from collections import namedtuple
@@ -316,7 +317,8 @@ def judged(names, work, args, examine, quiet=None, most=None, command=(), is_ope
             try:
                 result = examine(loaded, name)
                 if process.channel.printed and getattr(result, "status", PASSED) != PASSED:
-                    result.hint += f" It printed: {' '.join(process.channel.printed.split())[:80]}"
+                    text = re.sub(r"\S*/(?=\w+\.py\b)", "", process.channel.printed)   # no folders
+                    result.hint += f" It printed: {textwrap.shorten(text, 80, placeholder=' ...')}"
             except Lost as e:
                 result, process = Result(name, WRONG, process.lost(e), True), None
             yield result

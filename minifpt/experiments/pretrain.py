@@ -84,6 +84,10 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
                 f"minifpt pretrain {source} "))):
             raise ValueError(f"pretrain: {path} is there already: choose another --out, or "
                              "remove it")
+    folder = out.with_suffix("")                          # of the run
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").exists():
+        raise ValueError(f"pretrain: the run's folder would be {folder}, which holds other files: "
+                         "choose another --out")
     outputs.check(table, COLUMNS)
     # Dropout is 0 here; the file has 0.1, with which the paper fine-tunes.
     config, kind, language_model = (LlamaConfig, Llama, LlamaLM) if is_llama else (
@@ -106,7 +110,7 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
     provenance = {"text": sorted(Path(file).name for file in task.files)} if text else {
         "task": task.name}
     steps = options["steps"]
-    history = train(model, task, seed=seed, out=out.with_suffix(""), resume=resume,
+    history = train(model, task, seed=seed, out=folder, resume=resume,
                     schedule="cosine", warmup=200 if steps > 200 else steps // 10,
                     weight_decay=0.1, eval_every=250, test_examples=128, checkpoint_every=250,
                     progress=progress,

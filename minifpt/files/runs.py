@@ -248,7 +248,8 @@ def check_same(path, before, now, verb):
     """Raise ``ValueError`` if settings have changed.  Allowed are more steps at a constant
     learning rate, and another path of the task's file or of the functions' file."""
     optional = dict.fromkeys(("functional_hash", "adapt", "start", "code_crc"))
-    for key, value in (optional | now).items():
+    causes = {key: now[key] for key in ("model", "seed") if key in now}    # of other weights
+    for key, value in (causes | optional | now).items():
         if key in ("functional", "built"):
             continue
         was = before.get(key)

@@ -7,6 +7,7 @@ converted once to such a file.
 """
 
 import os
+import re
 import sys
 import zipfile
 from functools import cache, partial
@@ -78,8 +79,9 @@ def find(name):
     if Path(name).is_dir():
         huggingface.tensor_file(Path(name))               # its error names the missing files
     hint = f"; 'minifpt convert {name}' downloads it" if name in huggingface.HUB else ""
-    near = "" if hint else suggestion(
-        name, {*available(), "random", "mimetic", *huggingface.HUB} - {str(name)})
+    near = "" if hint else " (it is drawn, not read)" if re.match(
+        "(random|mimetic|lstm)([:@+,]|$)", str(name)) else suggestion(
+            name, {*available(), "random", "mimetic", *huggingface.HUB} - {str(name)})
     raise FileNotFoundError(f"no weights '{name}'{near}: neither a path nor one of "
                             f"{', '.join(available()) or '(none installed)'}{hint}")
 
