@@ -366,7 +366,8 @@ def test_need_may_be_left_alone_but_not_half_heeded(file):
 
 def test_the_check_prints_what_is_next(file, capsys, monkeypatch):
     path = file(linear=body("linear"), linear_backward="return dy, dy, dy",
-                relu="while True: pass", gelu="import os\n    os._exit(3)",
+                relu="while True: pass", relu_backward="return dy * (cache.x > 0)",
+                gelu="import os\n    os._exit(3)",
                 residual="print('/tmp/a/mine.py:3: here')\n    return x - branch, None",
                 softmax="x = softmax(x)")
     monkeypatch.setattr(apart, "QUIET", 1.5)
@@ -375,10 +376,11 @@ def test_the_check_prints_what_is_next(file, capsys, monkeypatch):
     lines = {line.split()[3].rstrip(":"): line for line in out}
     assert "✓ linear: done" in lines["linear"]
     assert "wrong. dx is wrong. The result has shape" in lines["linear_backward"]
+    assert "✓ relu_backward: done" in lines["relu_backward"]    # with the library's forward pass
     assert "is there a loop" in lines["relu"] and "exit status 3" in lines["gelu"]
     assert "It printed: mine.py:3: here" in lines["residual"]
     assert "RecursionError" in lines["softmax"]
-    assert out[-4] == "lesson 15  · not written: lstm, lstm_backward"
+    assert out[-5] == "lesson 15  · not written: lstm, lstm_backward"
     assert out[-2].startswith("lesson 21  · not written: rms_norm, rms_norm_backward, gelu_exact")
     assert "Next: linear_backward, lesson 1." in out[-1]
     assert sum("not written:" in line for line in out) == 9      # all but lesson 1, which is begun

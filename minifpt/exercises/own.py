@@ -337,9 +337,14 @@ def results(path, seed=None):
 
 def judged(name, text, seed=None, **limits):
     """Yield the :class:`Result` of each function of a file's text, which runs in a process of its
-    own; ``limits`` are those of :func:`apart.judged`."""
-    return apart.judged(FUNCTIONS, f"{__name__}:work", (Path(name).name, text), lambda functions,
-                        name: examine(functions, name, seed), **limits)
+    own; ``limits`` are those of :func:`apart.judged`.  What was lost stands in for nothing more."""
+    lost = set()
+    for result in apart.judged(FUNCTIONS, f"{__name__}:work", (Path(name).name, text), lambda mine,
+                               name: examine({n: f for n, f in mine.items() if n not in lost},
+                                             name, seed), **limits):
+        if result.is_lost:
+            lost.add(result.name)
+        yield result
 
 
 def work(name, text):
