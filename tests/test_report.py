@@ -457,12 +457,14 @@ def test_what_a_user_named_is_escaped(copy):
 
 def test_a_stopped_run_says_where_it_stands(copy):
     folder = copy()
+    change(folder, steps=40)
     rows = (folder / "metrics.csv").read_text()
     (folder / "metrics.csv").write_text(rows + "25,0.5,0.5,0.5,0.5,1.0\n")
     task, run = read_run(folder)
     tested = report.Tested(np.zeros(3), None, None, 0.5, 0.5)
     text = report.result_section(folder, task, run, read_history(folder), tested)
     assert "metrics.csv stands at step 25" in text and "the checkpoint, step 20" in text
+    assert "after 20 of 40 steps, where the run stopped" in text
 
 
 # ------------------------------------------------------------------------------- timing
@@ -544,8 +546,9 @@ def test_steps_to_a_threshold_are_counted():
 def test_the_table_needs_no_weights(copy, tmp_path):
     folder = copy()
     (folder / "checkpoint.npz").unlink()
-    change(folder, model="/gone/weights.npz")
-    assert "| weights |" in runs_table.compare_runs(tmp_path / "out", [folder])
+    change(folder, model="/gone/weights.npz", steps=40)
+    text = runs_table.compare_runs(tmp_path / "out", [folder])
+    assert "| weights |" in text and text.endswith(f"\n\n{folder} stopped after 20 of 40 steps")
 
 
 def test_a_run_made_in_python_is_called_by_its_folder(tmp_path):

@@ -161,10 +161,13 @@ def compare_runs(out, folders, threshold=None):
     ``ValueError`` or ``FileNotFoundError`` of one line for a folder without a run, or a damaged
     one.
     """
-    runs_of, out = arms(read(folders)), Path(out)
+    runs, out = read(folders), Path(out)
+    runs_of = arms(runs)
     check_outputs(out, "table.md", "runs.csv", "curves.png", columns=CSV)
     limits = thresholds(runs_of, threshold)
-    text = table(runs_of, limits)
+    stopped = [f"{folder} stopped after {history[-1]['step']} of {settings['steps']} steps"
+               for folder, settings, history in runs if history[-1]["step"] < settings["steps"]]
+    text = "\n\n".join(filter(None, [table(runs_of, limits), ", ".join(stopped)]))
     outputs.write_text(out / "table.md", KIND, text + "\n\n")
     outputs.write_csv(out / "runs.csv", CSV, rows(runs_of, limits))
     picture({task: {arm: [history for *_, history in runs] for arm, runs in by_arm.items()}

@@ -110,7 +110,9 @@ def result_section(folder, task, run, history, tested):
     """Return the accuracy in a sentence, the curves, and the number of test examples, as HTML."""
     chance = getattr(task, "chance", None)
     text = f"{100 * tested.accuracy:.2f} % test accuracy on {len(tested.x):,} examples"
-    parts = [f'<p class="result">{escape(text)} after {run.step:,} steps'
+    steps = run.settings["steps"]
+    stopped = f" of {steps:,} steps, where the run stopped" if run.step < steps else " steps"
+    parts = [f'<p class="result">{escape(text)} after {run.step:,}{stopped}'
              + (f"; chance is {100 * chance:.3g} %" if chance is not None else "") + ".</p>"]
     if history[-1]["step"] != run.step:
         parts.append(paragraph(
