@@ -207,7 +207,12 @@ def test_the_command_draws_a_run(tmp_path, monkeypatch, capsys, fails, drawn):
         lines = list(csv.DictReader(f))
     assert sum(line["map"] == "patch head" for line in lines) == 4
     assert sum(line["map"] == "patch block" for line in lines) == 20
-    assert cli.main(["patch", "r", "--examples", 8]) == 0      # its own files are replaced
+    real = patching.patch
+    for share, text in (-0.004, "no head restores any of"), (0.25, "restores most, 25 % of the"):
+        monkeypatch.setattr(patching, "patch", lambda *given, share=share: real(*given)._replace(
+            heads=np.full((2, 2), share), clean=1.0, corrupted=0.0))
+        assert cli.main(["patch", "r", "--examples", 8]) == 0  # its own files are replaced
+        assert text in capsys.readouterr().out
     (tmp_path / "r" / "patch.csv").write_text("notes")
     for argv in (["patch", "r"], ["patch", "r", "--examples", 1], ["patch", "none"],
                  ["patch", "r", "--out", "a.svg"]):

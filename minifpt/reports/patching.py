@@ -280,11 +280,13 @@ def patch_run(folder, out, examples=64):
     plots.save(picture(task.name, examples, names, patching, direct, by_layer), out, KIND)
     outputs.write_csv(out.with_suffix(".csv"), COLUMNS, rows(names, patching, direct, by_layer))
     layer, head = np.unravel_index(patching.heads.argmax(), patching.heads.shape)
-    share = f"{100 * patching.heads[layer, head]:.0f} % of the difference"
+    best = np.round(100 * patching.heads[layer, head])
     return (f"score (logit of the right class minus the mean of the others): {patching.clean:.3f}\n"
             f"on clean inputs, {patching.corrupted:.3f} on corrupted ones\n" + (
-                f"head {layer}.{head} restores most, {share}" if patching.clean > patching.corrupted
-                else "clean inputs score no higher, so there is nothing to restore"))
+                "clean inputs score no higher, so there is nothing to restore"
+                if patching.clean <= patching.corrupted else
+                f"head {layer}.{head} restores most, {best:.0f} % of the difference"
+                if best > 0 else "no head restores any of the difference"))
 
 
 def rows(names, patching, direct, by_layer):
