@@ -256,7 +256,11 @@ def test_runs_of_different_code_or_data_are_not_one_arm(here, key):
     Path("other/config.json").write_text(json.dumps(settings | {key: "0badc0de", "seed": 1}))
     (arms,) = runs_table.arms(runs_table.read(["own", "other"])).values()
     assert len(arms) == 2
-    assert f"{key} 0badc0de" in runs_table.compare_runs("c", ["own", "other"])
+    shown = "hash 0badc0 " if key == "functional_hash" else f"{key} 0badc0de "
+    assert shown in runs_table.compare_runs("c", ["own", "other"])
+    settings |= {key: "0badc0de", "seed": 1, "functional": "own.py"}
+    Path("other/config.json").write_text(json.dumps(settings))
+    assert "hash" not in runs_table.compare_runs("c", ["own", "other"])
 
 
 def test_models_built_in_code_are_not_one_arm(here):

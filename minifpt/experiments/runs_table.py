@@ -94,13 +94,17 @@ def arms(runs):
         differ = [k for k in keys if len({repr(s.get(k)) for s in first}) > 1]
         options = [k for k in dict.fromkeys(k for s in first for k in s["options"])
                    if len({repr(s["options"].get(k)) for s in first}) > 1]
-        if options:                                       # the data follow from these
-            differ = [k for k in differ if k != "data_crc"]
+        follow = {"data_crc"} if options else set()       # settings that follow from others
+        files = {tuple(repr(s.get(k)) for k in ("functional", "functional_hash")) for s in first}
+        if len(files) == len({name for name, _ in files}):
+            follow.add("functional_hash")
+        differ = [k for k in differ if k not in follow]
         for same in by_key.values():
             folder, settings, _ = same[0]
             spec = spec_of(folder, settings)
             parts = [spec.label if spec else folder.name]
-            parts += [f"{k} {settings[k]}" for k in differ if settings.get(k) is not None]
+            parts += [f"hash {settings[k]!s:.6}" if k == "functional_hash" else f"{k} {settings[k]}"
+                      for k in differ if settings.get(k) is not None]
             parts += [f"{k} {settings['options'].get(k)}" for k in options]
             label = ", ".join(parts)
             if label in named.get(task, {}):              # two files of one name
