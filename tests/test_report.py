@@ -289,8 +289,8 @@ def test_one_example_is_labelled_with_what_it_is():
     (["xor", "few"], "its task is few-bit-xor"),
     (["xor", "--map", "2.0"], "expected LAYER.HEAD from 0.0 to 1.1"),
     (["xor", "--map", "x"], "expected LAYER.HEAD"),
-    (["xor", "--example", "64"], "an example from 0 to 63"),
-    (["xor", "--examples", "0"], "at least one example"),
+    (["xor", "--example", "64"], "example must be a whole number, at least 0 and at most 63"),
+    (["xor", "--examples", "0"], "examples must be a whole number, at least 1, got 0"),
     (["xor", "--model", "nothing"], "nothing"),
     (["xor", "--out", "x.jpg"], "ends in .png")])
 def test_attention_says_what_is_wrong(made, words, message, fails, monkeypatch):

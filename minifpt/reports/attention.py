@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..checks import whole
 from ..experiments.runs import BUILT, at_start, read_run, read_settings
 from ..experiments.tables import markdown
 from ..files import outputs, plots
@@ -97,9 +98,10 @@ def subjects(folders, models=(), examples=64, example=None):
     examples  number of test examples; the maps are the mean over them.
     example   take only this example, counted from 0.
     """
-    if not folders or examples < 1 or not (example is None or 0 <= example < examples):
-        raise ValueError(f"attention: expected a run, at least one example, and an example from 0 "
-                         f"to {examples - 1}")
+    if not folders:
+        raise ValueError("attention: expected a run")
+    whole("attention", "examples", examples)
+    whole("attention", "example", example or 0, 0, examples - 1)
     loaded = [(folder, *read_run(folder)) for folder in map(Path, folders)]
     _, task, first = loaded[0]
     for folder, _, run in loaded[1:]:
