@@ -340,7 +340,9 @@ def test_a_folder_with_a_run_is_not_written_over(capsys, folder):
     before = {p: p.read_bytes() for p in (folder / "a").iterdir()}
     fails(capsys, folder, TRAIN, "--out", "a", part="already holds a run")
     fails(capsys, folder, TRAIN, "--out", "a", "--resume", "--lr", 1, part="lr = 0.003, not 1.0")
-    for line in TRAIN + " --out a/config.json", "lessons a/config.json --no-open":
+    for line in (TRAIN + " --out a/config.json", "lessons a/config.json --no-open",
+                 "compare bit-xor --out a/config.json", "compare a --out a/config.json/b",
+                 "report a --html a/config.json/b"):
         fails(capsys, folder, line, part="a/config.json is a file, expected a folder")
     assert {p: p.read_bytes() for p in (folder / "a").iterdir()} == before
 

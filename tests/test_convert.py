@@ -429,7 +429,7 @@ def test_nothing_is_fetched_for_an_output_that_cannot_be_written(tmp_path, cache
     with pytest.raises(ValueError, match="revision ''"):
         convert("a/b", revision="")
     for out in tmp_path / "file" / "w.npz", tmp_path / ("x" * 400):
-        with pytest.raises(OSError):
+        with pytest.raises((OSError, ValueError), match="is a file|too long"):
             convert("a/b", out)
     assert hub.asked == []
 

@@ -23,7 +23,9 @@ def check(path, kind):
     if os.path.lexists(path) and not is_output(path, kind):
         raise ValueError(f"{path} is there already, and minifpt did not write it as this kind of "
                          "output: choose another name or folder")
-    folder = next(p for p in path.absolute().parents if p.exists())
+    folder = next(p for p in path.parents if p.exists())
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is a file, expected a folder")
     trial = unfinished(folder / path.name)
     try:
         open(trial, "xb").close()                         # also fails for a name that is too long
