@@ -356,7 +356,7 @@ def test_compare_prints_a_table_and_runs_nothing_twice(folder, capsys, weight_fi
     out = capsys.readouterr().out
     assert out.count("2 seeds") == 4 and "\ntiny    " in out and "|" not in out
     assert out.endswith("runs/compare: table.md runs.csv curves.png\n")
-    assert "in points, with a 95 % interval" in " ".join(out.split())
+    assert "in points, with a 95 % interval" in out and "In brackets after an accuracy" in out
     assert names(folder / "runs/compare") == ["bit-memory", "bit-xor", "curves.png", "runs.csv",
                                               "table.md"]
     table = (folder / "runs/compare/table.md").read_text().partition("\n<!--")[0]
@@ -367,13 +367,14 @@ def test_compare_prints_a_table_and_runs_nothing_twice(folder, capsys, weight_fi
 
 
 def test_compare_chooses_learning_rates(folder, capsys):
-    assert main("compare bit-xor --models random --seeds 1 --steps 3 --rates 0.001 0.003 0.01 "
-                "--choices 2 --out g") == 0
-    assert "1 seed, lr 0.0" in capsys.readouterr().out
+    assert main("compare bit-xor --models random --seeds 1 --steps 3 --rates 0.001 0.003 "
+                "--choices 3 --out g") == 0
+    out = capsys.readouterr().out
+    assert "1 seed, lr 0.0" in out and "(edge): the smallest" in out and "brackets" not in out
     assert names(folder / "g") == ["bit-xor", "choice", "curves.png", "runs.csv", "sweep.png",
                                    "table.md"]
     lines = (folder / "g/runs.csv").read_text().splitlines()
-    assert len(lines) == 1 + 1 + 3 * 2 and lines[0].startswith("task,trunk,lr,seed,choice,")
+    assert len(lines) == 1 + 1 + 2 * 3 and lines[0].startswith("task,trunk,lr,seed,choice,")
 
 
 @pytest.mark.parametrize("task, model, tokens", [

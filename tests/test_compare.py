@@ -546,6 +546,7 @@ def test_the_command_line_gives_each_trunk_each_adapter(tmp_path, tiny, drawn, c
     for arm in ("random, frozen: ln,attn,mlp", "random, lora:rank=1, frozen: ln,attn,mlp",
                 "random (1x1x4), lora:rank=1, frozen: ln,attn,mlp"):
         assert f"\n{arm} " in text
+    assert "with the same seed, in points. Area" in text  # an interval needs two seeds
     configs = [json.loads(path.read_text()) for path in out.rglob("config.json")]
     assert [config["freeze"] for config in configs] == ["ln,attn,mlp"] * 4
     assert sorted(config.get("adapt", "none") for config in configs) == [

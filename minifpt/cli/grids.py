@@ -78,9 +78,14 @@ def compare(args):
             rates=args.rates, choices=args.choices, jobs=args.jobs, executor=executor,
             task_options=shared.task_options_of(args), options=given_options(args, *SETTINGS))
     say(text)
+    if args.seeds > 1:
+        say("In brackets after an accuracy: the lowest and the highest of its seeds.")
+    if "(edge)" in text:
+        say("(edge): the smallest or largest of --rates, so one beyond may be better.")
     if "| difference |" in text:
-        say("A difference is the mean over pairs of runs with the same seed, in points, with a "
-            "95 % interval. Area: the same for the mean accuracy over the curve.")
+        say("A difference is the mean over pairs of runs with the same seed, in points"
+            + ", with a 95 % interval" * (args.seeds > 1)
+            + ". Area: the same for the mean accuracy over the curve.")
     print(f"{out}: table.md runs.csv curves.png{' sweep.png' if args.rates else ''}")
 
 
