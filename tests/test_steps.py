@@ -691,7 +691,7 @@ def test_the_command_for_a_run_goes_on_where_it_stands(folder, capsys):
 @pytest.mark.parametrize(("line", "words"), [
     ("steps", "no TASK given"), ("steps nothing", "no task 'nothing'"),
     ("steps runs/none", "there is no such folder"), ("steps .", "it holds no run"),
-    ("steps bit-xor digits", "expected one TASK"),
+    ("steps bit-xor digits", "expected one TASK"), ("steps . .", "one TASK or RUN, got . ."),
     ("steps bit-xor --still a.gif", "expected a file .png or .svg"),
     ("steps . --n 5", "it has its own task, model and settings"),
     ("steps bit-xor --model random:gpt2", "at most 20,000,000 can be")])

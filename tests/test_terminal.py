@@ -71,6 +71,7 @@ def test_help_of_train_shows_the_options_of_the_chosen_task_only(capsys):
     assert "--labels" not in text and "--n VALUE" not in text
     text = help_of(capsys, "train")
     assert "'minifpt train TASK --help' shows them" in text and "--strings" not in text
+    assert "[TASK]" in text and "[TASK|RUN ...]" in help_of(capsys, "compare")
 
 
 def test_help_of_train_fits_on_a_screen_and_help_all_shows_the_rest(capsys, monkeypatch):

@@ -17,6 +17,11 @@ def wrap(text, width):
 class HelpFormatter(argparse.HelpFormatter):
     """A formatter that breaks lines between words only, and leaves indented text as it is."""
 
+    def _format_args(self, action, default_metavar):      # more than one is refused with its reason
+        text = super()._format_args(action, default_metavar)
+        is_one = action.dest == "tasks" and not self._prog.endswith(" compare")
+        return text.replace(" ...", "") if is_one else text
+
     def _split_lines(self, text, width):
         return wrap(" ".join(text.split()), width)
 

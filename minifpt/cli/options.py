@@ -152,7 +152,7 @@ def run_options(*names, default="the task's", **defaults):
 NAMES = ", ".join(tasks.names())
 TASKS = option("tasks", nargs="*", metavar="TASK", help=f"{NAMES}, or FILE.py:CLASS, your own task")
 TASKS_OR_RUNS = option("tasks", nargs="*", metavar="TASK|RUN", help=(
-    f"{NAMES}, or FILE.py:CLASS, your own task; or folders of finished runs"))
+    f"{NAMES}, or FILE.py:CLASS, your own task; or the folder of a finished run"))
 # The help of each option of a task.
 TASK_OPTIONS = {
     "n": "bits in a string", "digits": "digits of a number", "strings": "strings to remember",

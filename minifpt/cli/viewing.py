@@ -84,11 +84,13 @@ def steps(args):
         stills = still.paths(args.still, has_film=args.every > 0)
         if args.html in stills:
             raise ValueError(f"--html {args.html}: --still draws a picture there")
+    if args.tasks[1:]:
+        raise ValueError(f"steps: expected one TASK or RUN, got {' '.join(args.tasks)}")
     options = {"every": args.every, "frames": args.frames, "differences": args.differences}
     folder = next((Path(name) for name in args.tasks if run_folders.names_folder(name)), None)
     if folder is not None:
         others = given_options(args, "batch_size", "lr", "dropout") | shared.task_options_of(args)
-        if others or args.tasks[1:] or (args.model, args.freeze, args.adapt, args.seed) != (
+        if others or (args.model, args.freeze, args.adapt, args.seed) != (
                 shared.MODEL_NAME, "fpt", None, 0):
             raise ValueError(f"{folder} is a run: it has its own task, model and settings")
         task, run = run_folders.read_run(folder)
