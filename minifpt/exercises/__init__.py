@@ -138,7 +138,7 @@ class Exercise:
 
 @dataclass
 class Result:
-    """``status`` is ``PASSED``, ``WRONG`` or ``NOT_WRITTEN``; what ``is_lost`` was ended."""
+    """``status`` is ``PASSED``, ``WRONG`` or ``NOT_WRITTEN``; what ``is_lost`` was not judged."""
 
     name: str
     status: str

@@ -292,7 +292,7 @@ class Process:
 
 
 def judged(names, work, args, examine, quiet=None, most=None, command=(), is_open=False):
-    """Yield the result of each name, or a :class:`Result` that ``is_lost``.
+    """Yield the result of each name, or a :class:`Result` that says why there is none.
 
     ``examine(loaded, name)`` gets what ``work(*args)`` returned.  If a name takes longer than
     ``quiet`` seconds, or ends the process, a new one does the others.  Raises ``Lost`` if ``work``
@@ -320,7 +320,8 @@ def judged(names, work, args, examine, quiet=None, most=None, command=(), is_ope
                     text = re.sub(r"\S*/(?=\w+\.py\b)", "", process.channel.printed)   # no folders
                     result.hint += f" It printed: {textwrap.shorten(text, 80, placeholder=' ...')}"
             except Lost as e:
-                result, process = Result(name, WRONG, process.lost(e), True), None
+                is_over = time.monotonic() >= end         # it may have been right
+                result, process = Result(name, WRONG, process.lost(e), is_over), None
             yield result
     finally:
         if process is not None:

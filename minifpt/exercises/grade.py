@@ -29,7 +29,7 @@ WORDS = {PASSED: "yes", WRONG: "no", NOT_WRITTEN: "not answered"}      # of the 
 VALUES = [*WORDS.values()]
 STUDENTS = ["id", "passed", "not_right", "not_answered", "per_cent"]  # ids as nbgrader imports them
 # What ends an answer from outside says nothing about a mistake in it.
-MACHINE = re.compile(r"It raised (PermissionError|MemoryError|OSError|RecursionError)")
+MACHINE = re.compile(r"It raised (PermissionError|MemoryError|OSError)")
 NOTE = "This is for learning, not for exams: the solutions ship with the lessons."
 CONTAINER = """\
 On Linux each file runs in bubblewrap (bwrap, 0.7 or newer), which this command
@@ -315,7 +315,7 @@ def summary(rows, lessons, left_out):
     what was left out."""
     by = defaultdict(list)                                # exercise -> what each student has
     for row in rows:
-        if not row["machine"]:                            # such as a loop, or a damaged file
+        if "/" in row["exercise"]:                        # not a file
             by[row["exercise"]].append(row["passed"])
     counted = [(name, *map(values.count, VALUES)) for name, values in by.items()]
     hardest = sorted((row for row in counted if row[2]),
@@ -326,8 +326,8 @@ def summary(rows, lessons, left_out):
          re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "#", row["hint"])) for row in rows
         if row["passed"] == "no" and not row["machine"]})
     common = sorted(mistakes.items(), key=lambda item: (-item[1], item[0]))
-    skipped = [f"- {cell(row['student'])}, {cell(row['exercise'])}: {cell(row['hint'])}"
-               for row in rows if "/" not in row["exercise"]]
+    skipped = [f"- {cell(row['student'])}, {cell(row['exercise'].partition('/')[0])}: "
+               f"{cell(row['hint'])}" for row in rows if row["machine"]]
     skipped += [f"- {cell(path)}: {why}" for _, path, why in left_out]
     students = [list(line.values()) for line in by_student(rows)]
     counts = ["passed", "not right yet", "not answered"]
@@ -338,7 +338,8 @@ def summary(rows, lessons, left_out):
         "## Exercises that not all got right, the hardest first", "",
         *table(["exercise", *counts], hardest), "## The commonest mistakes", "",
         *table(["exercise", "what the check said", "students"], [(*key, n) for key, n in common]),
-        "## What could not be judged, and what was left out", "", *(skipped or ["Nothing."]), ""])
+        "## What could not be judged, and what was left out", "",
+        *(dict.fromkeys(skipped) or ["Nothing."]), ""])
 
 
 def page(student, rows, guesses, left_out):
