@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import exercises
+from .. import checks, exercises
 from ..files import csv_text, one_line, outputs, read_bytes, read_json, save_text
 from ..progress import progress_bar
 from . import NOT_WRITTEN, PASSED, WRONG, Result, apart, own, sandbox
@@ -68,11 +68,12 @@ def grade(folder, out, seconds=60, seed=0, lessons=None, has_sandbox=True, progr
     folder, out = Path(folder), Path(out)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: there is no such folder")
+    checks.whole("grade", "seconds", seconds)
     exercises._load()
     lesson_of = {name: it.__module__[-2:] for name, it in exercises.EXERCISES.items()}
     lesson_of |= {f"own/{name}": "own" for name in own.FUNCTIONS}
     if unknown := set(lessons or ()) - set(lesson_of.values()):
-        raise ValueError(f"lessons: there is no lesson {min(unknown)}")
+        raise ValueError(f"lessons: there is no lesson {min(unknown).removeprefix('0')}")
     files, rows, left_out = submissions(folder)
     if not files and not rows:
         raise ValueError(f"{folder}: it holds no submission: expected STUDENT/NAME.ipynb, "
