@@ -87,9 +87,10 @@ def test_the_skeleton_has_each_function_its_docstring_and_no_body():
 
 
 def test_the_bare_skeleton_has_the_forward_definitions_and_no_gradient(tmp_path, capsys):
-    assert cli.main(["new", tmp_path / "bare.py", "--bare"]) == 0
-    assert (tmp_path / "test_bare.py").exists()
-    text = (tmp_path / "bare.py").read_text(encoding="utf-8")
+    assert cli.main(["new", tmp_path / "my bare.py", "--bare"]) == 0
+    assert f"next: minifpt check '{tmp_path}/my bare.py'\n" in capsys.readouterr().out
+    assert (tmp_path / "test_my bare.py").exists()
+    text = (tmp_path / "my bare.py").read_text(encoding="utf-8")
     ours = {n.name: n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)}
     for name in own.FUNCTIONS:
         docstring, library = ast.get_docstring(ours[name]), inspect.getdoc(vars(F)[name])
@@ -101,7 +102,7 @@ def test_the_bare_skeleton_has_the_forward_definitions_and_no_gradient(tmp_path,
                 assert formula not in text
     assert "Stuck?" in text and "Stuck?" not in own.skeleton()
     assert max(map(len, text.splitlines())) <= 100
-    assert own.load(tmp_path / "bare.py").functions == {}
+    assert own.load(tmp_path / "my bare.py").functions == {}
 
 
 def test_a_new_file_is_one_of_python(tmp_path):

@@ -1,6 +1,7 @@
 """The commands for the lessons, for the reader's own file and for teachers."""
 
 import importlib.util
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -45,8 +46,9 @@ def lessons(args):
                 "all functions, whose bodies you write.")
 def new(args):
     own.new(args.file, args.bare)
-    say(f"{args.file}: {len(own.FUNCTIONS)} functions to write; 'minifpt check {args.file}' names "
-        f"the next one\n{own.new_test(args.file)}: the same checks for pytest")
+    say(f"{args.file}: {len(own.FUNCTIONS)} functions to write\n"
+        f"{own.new_test(args.file)}: the same checks for pytest")
+    print(f"next: minifpt check {shlex.quote(str(args.file))}")
 
 
 @takes(
