@@ -284,6 +284,7 @@ def test_what_cannot_be_graded_is_refused_in_one_line(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     for name, option, part in (("none", "1", "no such folder"), ("empty", "1", "no submission"),
                                ("class", "1,77", "no lesson 77"), ("class", "own,x", "lesson x"),
+                               ("class", f"1 --out {tmp_path}/class/x", "class's folder"),
                                ("class", "1 --seconds 0", "at least 1, got 0"),
                                ("class", "1 --seconds -5", "at least 1, got -5")):
         assert cli.main(["grade", tmp_path / name, "--no-sandbox", "--out", tmp_path / "out",

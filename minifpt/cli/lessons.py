@@ -62,7 +62,7 @@ def check(args):
 @takes(
     option("folder", type=path, metavar="FOLDER", help="folder of the students' files"),
     option("--out", type=path, default=Path("grades"), metavar="FOLDER",
-           help="folder for the tables and pages (default: grades)"),
+           help="folder for the tables and pages, not in the first one (default: grades)"),
     option("--lessons", metavar="N,N", help=(
         "what was set, such as 1,3 or own (default: what most handed in)")),
     option("--seconds", type=whole, default=60, help=(

@@ -68,6 +68,9 @@ def grade(folder, out, seconds=60, seed=0, lessons=None, has_sandbox=True, progr
     folder, out = Path(folder), Path(out)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: there is no such folder")
+    if sandbox.is_below(os.path.realpath(out), os.path.realpath(folder)):
+        raise ValueError(f"{out} is in the class's folder, where it would look like a student's: "
+                         "choose one outside with --out, such as ../grades")
     checks.whole("grade", "seconds", seconds)
     exercises._load()
     lesson_of = {name: it.__module__[-2:] for name, it in exercises.EXERCISES.items()}
