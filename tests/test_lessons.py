@@ -377,6 +377,10 @@ def test_a_worksheet_is_a_page_a_notebook_and_a_key(tmp_path):
     assert json.loads(notebook.read_text(encoding="utf-8"))["nbformat"] == 4
     assert "It should be" in key.read_text(encoding="utf-8")
     assert "It should be" not in page.read_text(encoding="utf-8")
-    for items, message in ((0, "at least 1"), (999, "too few")):
+    assert worksheet.write(3, tmp_path, seed=7, items=4)[1] == notebook    # the same once more
+    notebook.write_text("answers")
+    for items, message in ((0, "at least 1"), (999, "too few"), (4, "ipynb is there already"),
+                           (5, "html is there already")):
         with pytest.raises(ValueError, match=message):
-            worksheet.draw(3, items=items)
+            worksheet.write(3, tmp_path, seed=7, items=items)
+    assert notebook.read_text() == "answers"

@@ -95,7 +95,8 @@ def grade(args):
     option("--out", type=path, default=Path("."), metavar="FOLDER",
            help="folder of the three files (default: this one)"),
     description="Write functions of a lesson in which one line may be wrong, one in four of them "
-                "right: a page to print, a notebook, and the key in a file of its own.")
+                "right: a page to print, a notebook, and the key in a file of its own. Files "
+                "that are there already and differ are not replaced.")
 def worksheet(args):
     for written in sheets.write(args.lesson, args.out, args.seed, args.items):
         say(f"{written}")

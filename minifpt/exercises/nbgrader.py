@@ -44,7 +44,7 @@ def write_assignments(folder):
         raise ValueError(f"{existing[0]} is there already: choose another folder")
     for path, target in targets.items():
         cells, metadata = assignment(path, lessons / "solutions" / f"{path.stem}.py")
-        notebooks.save(target, cells, **metadata)
+        save_text(target, notebooks.text_of(cells, **metadata))
         save_text(target.parent / "lesson" / path.name, without_outputs(path))
     if not (folder / "nbgrader_config.py").exists():
         save_text(folder / "nbgrader_config.py", CONFIG)

@@ -10,7 +10,7 @@ import json
 import re
 import symtable
 
-from ..files import one_line, save_text
+from ..files import one_line
 
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
@@ -48,10 +48,10 @@ def cell(identifier, source, kind="code", **metadata):
             "source": source.splitlines(keepends=True)} | more
 
 
-def save(path, cells, **metadata):
-    """Write a notebook."""
+def text_of(cells, **metadata):
+    """Return the text of a notebook."""
     notebook = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
-    save_text(path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
 def read_cells(cells):

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from .. import checks
-from ..files import save_text
+from ..files import read_text, save_text
 from ..viewer.rewriting import rewrite
 from . import EXERCISES, _load, _sentence, own
-from .notebooks import cell, save
+from .notebooks import cell, text_of
 from .operations import OPERATIONS
 
 QUESTIONS = ("In each function one line may be wrong; some are right as they stand. Which line? "
@@ -85,7 +85,8 @@ def draw(lesson, seed=0, items=6):
 
 
 def write(lesson, folder, seed=0, items=6):
-    """Write a page, a notebook and the key into a folder; return their paths."""
+    """Write a page, a notebook and the key into a folder; return their paths.  Raises
+    ``ValueError`` for one that is there and differs, such as a notebook with answers."""
     sheet, folder = draw(lesson, seed, items), Path(folder)
     title = f"Lesson {lesson}, worksheet {seed}"
     name = f"worksheet-{lesson:02}-{seed}"
@@ -100,8 +101,13 @@ def write(lesson, folder, seed=0, items=6):
         cells += [cell(f"number-{i}", f"**{i}.**", "markdown"), cell(f"code-{i}", code),
                   cell(f"answer-{i}", "*Answer:* ", "markdown")]
         key.append(f"**{i}.** {answer}")
-    paths = [folder / f"{name}.html", folder / f"{name}.ipynb", folder / f"{name}-key.md"]
-    save_text(paths[0], "\n".join(page) + "\n")
-    save(paths[1], cells)
-    save_text(paths[2], "\n\n".join(key) + "\n")
-    return paths
+    texts = {folder / f"{name}.html": "\n".join(page) + "\n",
+             folder / f"{name}.ipynb": text_of(cells),
+             folder / f"{name}-key.md": "\n\n".join(key) + "\n"}
+    for path, text in texts.items():
+        if path.exists() and read_text(path) != text:
+            raise ValueError(f"{path} is there already and differs from this sheet: choose another "
+                             "folder with --out")
+    for path, text in texts.items():
+        save_text(path, text)
+    return [*texts]
