@@ -21,8 +21,8 @@ pytestmark = pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="there 
 
 # Lines, blank ones and docstrings counted.  A change that raises a limit says in its commit what it
 # bought.
-LIMITS = {"minifpt/**/*.py": 19_460, "lessons/solutions/*.py": 5_435, "minifpt/**/*.js": 4_200,
-          "tests/**/*.py": 24_030}
+LIMITS = {"minifpt/**/*.py": 19_530, "lessons/solutions/*.py": 5_435, "minifpt/**/*.js": 4_200,
+          "tests/**/*.py": 24_070}
 
 
 @pytest.mark.parametrize("files", LIMITS)

@@ -337,14 +337,16 @@ def results(path, seed=None):
 
 def judged(name, text, seed=None, **limits):
     """Yield the :class:`Result` of each function of a file's text, which runs in a process of its
-    own; ``limits`` are those of :func:`apart.judged`.  What was lost stands in for nothing more."""
-    lost = set()
-    for result in apart.judged(FUNCTIONS, f"{__name__}:work", (Path(name).name, text), lambda mine,
-                               name: examine({n: f for n, f in mine.items() if n not in lost},
-                                             name, seed), **limits):
-        if result.is_lost:
-            lost.add(result.name)
-        yield result
+    own; ``limits`` are those of :func:`apart.judged`.  Other checks do not call what ended it."""
+    stuck = set()
+
+    def judge(mine, name):
+        mine = {n: f for n, f in mine.items() if n not in stuck}
+        stuck.add(name)
+        result = examine(mine, name, seed)                # it may not come back
+        stuck.remove(name)
+        return result
+    return apart.judged(FUNCTIONS, f"{__name__}:work", (Path(name).name, text), judge, **limits)
 
 
 def work(name, text):
