@@ -1,4 +1,4 @@
-"""The claims of the texts: filled from the runs, found in the texts, and no number beside them.
+"""Fill the claims of the texts from the runs, and find numbers that no claim has.
 
 ``docs/results/claims.toml`` has every claim once::
 
@@ -19,16 +19,12 @@ numbers of a claim come from, if they are results.  A run names
   steps, or ``least``, ``largest``, ``rounded`` to hundreds, or ``accuracy``; the mean of nats.
 
 ``settings`` are phrases whose numbers are no results, such as "128 channels"; ``[[paper]]``,
-``[[retracted]]``, ``[[predicted]]``, ``[[task]]`` and ``[[lesson]]`` are the rows of tables.
-``claims.csv`` beside it is written from all this: each sentence as it now stands, with seeds, steps
-and rates of its runs.
+``[[predicted]]``, ``[[task]]`` and ``[[lesson]]`` are the rows of tables.
 """
 
 import csv
 import functools
-import io
 import re
-import textwrap
 import tomllib
 from pathlib import Path
 
@@ -41,7 +37,7 @@ from minifpt.experiments import reproduce, tables
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "benchmarks" / "results"
-TABLES = "paper", "retracted", "predicted", "task", "lesson"
+TABLES = "paper", "predicted", "task", "lesson"
 FILE = ROOT / "docs" / "results" / "claims.toml"
 # What a number is: not a single digit, a year, a version, an arXiv number or a part of a name.
 NUMBER = re.compile(r"(?<![\w.,/@])(?<!\w-)(?!(?:19|20)\d\d\b)(?!\d{4}\.\d{5})"
@@ -61,7 +57,7 @@ def grid_of(file):
 
 
 def rows_of(file, where):
-    """The rows of a CSV whose columns have the values of ``"column=value; ..."``."""
+    """Return the rows of a CSV whose columns have the values of ``"column=value; ..."``."""
     wanted = [pair.split("=") for pair in where.split("; ")]
     with open(RUNS / f"{file}.csv", newline="", encoding="utf-8") as f:
         rows = [row for row in csv.DictReader(f)
@@ -72,7 +68,7 @@ def rows_of(file, where):
 
 
 def number(run):
-    """The number that a run names, see the top of this file, as text."""
+    """Return the number that a run names, see the top of this file, as text."""
     file, where, *rest = (part.strip() for part in run.split(" / "))
     if "=" in where:
         figure, = rest or ["median"]
@@ -107,48 +103,30 @@ REDUCE = {"mean": np.mean, "least": np.min, "largest": np.max, "median": np.medi
           "training": np.mean, "rounded": lambda steps: round(np.median(steps), -2)}
 
 
-def origin(run):
-    """Seeds, last step and learning rates of a run, the best rate marked † at the sweep's edge."""
-    file, where, *rest = (part.strip() for part in run.split(" / "))
-    if "=" in where:
-        rows = rows_of(file, where)
-        steps = max((int(row["steps"]) for row in rows if row.get("steps")), default=0)
-        return len({row["seed"] for row in rows}), steps, {row[key] for row in rows
-                                                           for key in ("lr", "rate") if key in row}
-    if rest[1:] == ["paper"]:
-        return 0, "", set()
-    grid, arms = grid_of(file), rest[0].split(" - ")
-    rates = {re.sub(r".*lr ([\w.-]+)( \(edge\))?.*", lambda m: m[1] + "†" * bool(m[2]), text)
-             for arm in arms if (text := tables.chosen_rate(grid, where, arm))}
-    histories = [h for arm in arms for h in grid.results[where][arm]]
-    return (min(len(grid.results[where][arm]) for arm in arms),
-            max(h[-1]["step"] for h in histories), rates)
-
-
 # ------------------------------------------------------------------------------- the claims' file
 
 
 def read(path=FILE):
-    """The claims, {id: its table}, and the rest of the file."""
+    """Return the claims, {id: its table}, and the rest of the file."""
     content = tomllib.loads(path.read_text(encoding="utf-8"))
     rest = {key: content.pop(key) for key in ("settings", *TABLES)}
     return content, rest
 
 
 def sentence(claim):
-    """A claim's sentence with the numbers of its runs."""
+    """Return a claim's sentence with the numbers of its runs."""
     return fill(claim["says"], claim.get("runs", []))
 
 
 def fill(text, runs):
-    """A text with the numbers of runs in its places ``{}``."""
+    """Return a text with the numbers of runs in its places ``{}``."""
     if text.count("{}") != len(runs):
         raise ValueError(f"claims.toml: {text.count('{}')} places and {len(runs)} runs in '{text}'")
     return text.format(*map(number, runs))
 
 
 def table(form):
-    """The rows of one of the file's tables, such as ``retracted``."""
+    """Return the Markdown table of one of the file's tables, such as ``predicted``."""
     rows = read()[1][form]
     columns = [key for key in dict.fromkeys(key for row in rows for key in row) if key != "runs"]
     lines = []
@@ -159,55 +137,17 @@ def table(form):
     return tables.markdown([[column.replace("_", " ") for column in columns], *lines])
 
 
-def listing():
-    """The claims as ``claims.csv``: each sentence as it stands, and what its runs are."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["id", "claim", "runs", "seeds", "steps", "rates", "limit", "state"])
-    for name, claim in read()[0].items():
-        runs = claim.get("runs", [])
-        seeds, steps, rates = zip(*map(origin, runs), strict=True) if runs else ((), (), ())
-        writer.writerow([
-            name, sentence(claim), "; ".join(dict.fromkeys(runs)) or claim.get("source", ""),
-            join(n for n in seeds if n), join(n for n in steps if n),
-            join(rate for each in rates for rate in sorted(each)),
-            claim.get("limit", ""), claim.get("state", "stands")])
-    return out.getvalue()
-
-
-def join(values):
-    return ", ".join(dict.fromkeys(map(str, values)))
-
-
-def sentences(text):
-    """{id: sentence} of a ``claims.csv``."""
-    return {row["id"]: row["claim"] for row in csv.DictReader(io.StringIO(text))}
-
-
 # -------------------------------------------------------------------------------------- the texts
 
 
 def pattern(phrase):
-    """A phrase as a pattern that any line break matches."""
+    """Return a phrase as a pattern that matches it across line breaks."""
     return re.compile(r"(?<!\w)" + r"\s+".join(map(re.escape, phrase.split())) + r"(?!\w)")
 
 
-def rewritten(text, before, after):
-    """A text in which each sentence of ``before`` has become that of ``after``."""
-    parts = re.split(r"(\n\s*\n|\n(?=[-*] ))", text)
-    for name, old in before.items():
-        new = after.get(name, old)
-        for i, part in enumerate(parts):
-            if new != old and pattern(old).search(part):
-                part = pattern(old).sub(lambda _, new=new: new, part)
-                indent = "  " if part.startswith("- ") else ""
-                parts[i] = textwrap.fill(" ".join(part.split()), 118, subsequent_indent=indent)
-    return "".join(parts)
-
-
 def uncovered(text, covers, generated=""):
-    """The numbers of a text that are in none of the phrases ``covers`` and not in its
-    ``generated`` tables, each with the words around it."""
+    """Yield each number of a text that is in none of the phrases ``covers`` and not in its
+    ``generated`` tables, with the words around it."""
     known = {m[0] for m in NUMBER.finditer(generated.translate({ord(c): " " for c in "–…"}))}
 
     def hide(match):

@@ -20,17 +20,16 @@ import minifpt
 from minifpt import fast, machine, tasks
 from minifpt.gpt2 import SHAPES
 
-from .plan import Numbers
-from .step import alternate
+from .step import Numbers, alternate
 from .train import our_fpt
 
 ROWS = {
     "small trunk, 4 x 10": ("minigpt", tasks.get("bit-xor"), 4),
-    "small trunk, 4 x 120": ("minigpt", Numbers(120), 4),
-    "small trunk, 16 x 49": ("minigpt", Numbers(49), 16),
-    "GPT-2 base, 4 x 10": ("gpt2", Numbers(10, 48), 4),
-    "GPT-2 base, 4 x 64": ("gpt2", Numbers(64, 48), 4),
-    "GPT-2 base, 4 x 120": ("gpt2", Numbers(120, 48), 4),
+    "small trunk, 4 x 120": ("minigpt", Numbers(120, 16), 4),
+    "small trunk, 16 x 49": ("minigpt", Numbers(49, 16), 16),
+    "GPT-2 base, 4 x 10": ("gpt2", Numbers(10), 4),
+    "GPT-2 base, 4 x 64": ("gpt2", Numbers(64), 4),
+    "GPT-2 base, 4 x 120": ("gpt2", Numbers(120), 4),
 }
 
 

@@ -14,10 +14,6 @@ was stopped.
                  both, at the token of b, in all blocks.
     same_look    all heads with their mean probabilities over the examples, in all blocks.
 
-*from* and *to* are shares of the answer, one for the input and one after each block: if one bit a
-is turned, how much of the right answer comes back if the residual stream is put back at the token
-of a (*from*), or at the token of b (*to*).
-
 *looks*: the same runs of *language*.  *head* is the one whose tokens 5 to 9 give most to the token
 five back, the share that it *gives*; *mute* is the accuracy without it, *worst* the lowest without
 any one head.  *back*: accuracies where no head of any block looks 1, 2, ..., 6 tokens back from
@@ -40,7 +36,6 @@ TRUNKS = {"language": "minigpt-language", "as in the paper": "random@paper",
           "statistics": "statistics:minigpt-language"}
 N = 5                                                     # bits of a string
 PRODUCT = np.array([[1, -1], [-1, 1]])[..., None]         # the sign of each pair (a, b)
-HIDDEN = "trunk.wpe", *(f"trunk.h.{i}" for i in range(6))      # the stream, before and after blocks
 
 
 def train(task, trunk, seed, **settings):
@@ -72,16 +67,6 @@ def same_look(probabilities):
     return np.broadcast_to(probabilities.mean(axis=0), probabilities.shape)
 
 
-def put_back(values, token):
-    """Return a change that puts one token of the stream back; the last block has no others than
-    those that are read."""
-    def change(y):
-        if -token <= y.shape[1]:
-            y[:, token] = values[:, token]
-        return y
-    return change
-
-
 def examples(bits):
     return bits[..., None].astype(np.float32), bits[:, :N] ^ bits[:, N:]
 
@@ -103,27 +88,6 @@ def parts(model):
     looks = run(model, x, {"trunk.h.*.attn.softmax": same_look})[0]
     means["same_look"] = (looks.argmax(-1) == y).mean()
     return {name: round(100 * float(value), 1) for name, value in means.items()}
-
-
-def route(model):
-    """Return {"from": shares, "to": shares}, each (7,) as text: before and after each block."""
-    clean, y = examples(np.random.default_rng(2).integers(0, 2, (48, 2 * N)))
-    shares, stream = np.zeros((N, 2, len(HIDDEN))), run(model, clean)[1].outputs
-    for place in range(N):
-        turned = clean.copy()
-        turned[:, place] = 1 - clean[:, place]
-
-        def score(inputs, change=None, place=place):
-            logits, right = run(model, inputs, change)[0][:, place], y[:, place]
-            return float((np.where(right == 1, 1, -1) * (logits[:, 1] - logits[:, 0])).mean())
-
-        best, worst = score(clean), score(turned)
-        for i, token in enumerate((place - 2 * N, place - N)):
-            for j, name in enumerate(HIDDEN):
-                restored = score(turned, {name: put_back(stream[name], token)})
-                shares[place, i, j] = (restored - worst) / (best - worst)
-    return {name: " ".join(f"{share:.2f}" for share in row)
-            for name, row in zip(("from", "to"), shares.mean(axis=0), strict=True)}
 
 
 def without_looks(back):
@@ -163,11 +127,6 @@ def xor_model(trunk, seed):
                  eval_every=500)[0]
 
 
-def xor_run(trunk, seed):
-    model = xor_model(trunk, seed)
-    return parts(model) | route(model)
-
-
 def rate_run(trunk, lr, seed):
     task = minifpt.tasks.get("bit-memory", strings=5, bits=40, patch=10)
     _, history = train(task, trunk, seed, steps=450, batch_size=8, lr=lr, schedule="cosine",
@@ -187,8 +146,8 @@ def main():
                        for trunk in ("language", "statistics") for lr in (0.02, 0.06)]}
     if unknown := {*args.studies} - {*plans}:
         parser.error(f"no study '{min(unknown)}', expected some of {', '.join(plans)}")
-    measures = {"xor": xor_run, "looks": lambda **plan: looks(xor_model(**plan)),
-                "rates": rate_run}
+    measures = {"xor": lambda **plan: parts(xor_model(**plan)),
+                "looks": lambda **plan: looks(xor_model(**plan)), "rates": rate_run}
     for study in args.studies:
         path = RESULTS / f"inside-{study}.csv"
         rows = read_rows(path)

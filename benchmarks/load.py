@@ -3,12 +3,11 @@
     python -m benchmarks.load [--model gpt2] [--rounds 5]
 
 The import is timed in new processes, after NumPy's import.  The file is read from the system's
-cache and, as root on Linux, from the disk.  Reading means all bytes in pieces of 1 MB.  Loading
+cache.  Reading means all bytes in pieces of 1 MB.  Loading
 means ``LanguageModel.from_pretrained``, which checks every byte against the file's CRC-32.
 """
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -25,13 +24,10 @@ IMPORT = ("import time, numpy; start = time.perf_counter(); import minifpt; "
           "print(time.perf_counter() - start)")
 
 
-def seconds(work, cold, rounds):
-    """Return the median time of some rounds; ``cold`` empties the system's cache before each."""
+def seconds(work, rounds):
+    """Return the median time of some rounds."""
     times = []
     for _ in range(rounds):
-        if cold:
-            os.sync()
-            Path("/proc/sys/vm/drop_caches").write_text("3")
         start = time.perf_counter()
         work()
         times.append(time.perf_counter() - start)
@@ -54,24 +50,18 @@ def main():
     times = [float(subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True,
                                   check=True).stdout) for _ in range(args.rounds)]
     print(f"import minifpt, beyond NumPy's import: {statistics.median(times):.3f} s (median of "
-          f"{args.rounds})\n\n| {args.model}, file | cache | size | reading | loading "
-          "| speed of loading / of reading |\n|---|---|---|---|---|---|")
+          f"{args.rounds})\n\n| {args.model}, file | size | reading | loading "
+          "| speed of loading / of reading |\n|---|---|---|---|---|")
     model = minifpt.LanguageModel(minifpt.GPT2Config(**SHAPES[args.model]))
     with tempfile.TemporaryDirectory() as folder:
         for dtype in (np.float32, np.float16):
             path = Path(folder) / f"{dtype.__name__}.npz"
             model.save(path, dtype)
             size = path.stat().st_size / 1e6
-            for cold in (False, True):
-                try:
-                    a = seconds(lambda path=path: read(path), cold, args.rounds)
-                except OSError:
-                    continue                              # only root may empty the cache
-                b = seconds(lambda path=path: minifpt.LanguageModel.from_pretrained(path), cold,
-                            args.rounds)
-                print(f"| {dtype.__name__} | {'empty' if cold else 'full'} | {size:.0f} MB | "
-                      f"{a:.3f} s, {size / a:.0f} MB/s | {b:.3f} s, {size / b:.0f} MB/s | "
-                      f"{a / b:.2f} |", flush=True)
+            a = seconds(lambda path=path: read(path), args.rounds)
+            b = seconds(lambda path=path: minifpt.LanguageModel.from_pretrained(path), args.rounds)
+            print(f"| {dtype.__name__} | {size:.0f} MB | {a:.3f} s, {size / a:.0f} MB/s | "
+                  f"{b:.3f} s, {size / b:.0f} MB/s | {a / b:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

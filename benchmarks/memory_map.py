@@ -8,8 +8,7 @@ Each trunk is trained at each learning rate, constant after the warm-up, until i
 reaches 95 %, at most ``--steps`` steps.  A rate is given up once it has taken as many steps as the
 best rate of the same trunk and seed, which cannot change the answer of the map; ``--every`` gives
 none up.  Every run is a row of the CSV file, written as it ends: the command goes on where it was
-stopped.  ``python -m benchmarks.memory_map --picture`` draws ``memory-map.png`` from
-``benchmarks/results/memory-map.csv``; ``benchmarks.results`` puts its table into the documentation.
+stopped.  ``benchmarks.results`` draws ``memory-map.png`` and puts the table into the documentation.
 """
 
 import argparse
@@ -120,22 +119,6 @@ def table(path):
         for (shape, width), cells in rows.items())])
 
 
-def settings_table(path):
-    """Return the Markdown table of the runs: a row for each trunk and setting, with its seeds."""
-    groups = {}
-    for row in read_rows(path):
-        key = row["trunk"], float(row["rate"]), row["dropout"], row["warmup"], row["batch_size"]
-        groups.setdefault(key, []).append(row)
-    lines = ["| blocks | learning rate | dropout | warm-up | batch | steps to 95 %, each seed |",
-             "|---|---|---|---|---|---|"]
-    for (name, rate, dropout, warmup, size), rows in sorted(
-            groups.items(), key=lambda item: (read_shape(item[0][0])[0], *item[0][1:])):
-        steps = "; ".join(answer(row).partition(" of ")[0] for row in rows)
-        lines.append(f"| {read_shape(name)[0]} | {rate:g} | {dropout} | {warmup} | {size} | "
-                     f"{steps} |")
-    return "\n".join(lines)
-
-
 def picture(path, target):
     """Draw the steps to 95 % of the trunks of 256 channels: scale against the width of a head."""
     cells = {}
@@ -202,10 +185,7 @@ def main():
     parser.add_argument("--every", action="store_true")
     parser.add_argument("--out", type=Path,
                         default=HERE / "results" / "memory-map.csv")
-    parser.add_argument("--picture", action="store_true")
     args = parser.parse_args()
-    if args.picture:
-        return picture(args.out, HERE / "memory-map.png")
     run_all(args.out, args.trunk, args.rate, args.seed, args.steps, args.batch_size,
             args.dropout, args.warmup, args.every)
 

@@ -1,8 +1,7 @@
 """Tables, claims and pictures of the results, from the runs that are kept beside this file.
 
-    python -m benchmarks.results            print each table
     python -m benchmarks.results --check    fail where a table, a claim or a number differs
-    python -m benchmarks.results --write    write tables and claims into the texts
+    python -m benchmarks.results --write    write the tables into the texts
     python -m benchmarks.results --picture  draw the pictures
 
 ``minifpt compare`` writes every run into ``runs.csv``, ``minifpt reproduce`` into ``NAME.csv``;
@@ -12,16 +11,16 @@ its CSV there, put one of these lines into a text, and run ``--write``:
 
     <!-- NAME.csv -->               the table of that file
     <!-- NAME.csv: differences -->  the paired differences from its first arm
-    <!-- dose.csv: controls -->     the paired differences of ``dose``, ``sources`` or ``masks``
     <!-- NAME.csv: means -->        the mean over the seeds of each column behind ``seed``
     <!-- NAME.csv: TABLE -->        the same runs in the form of another of these tables
     <!-- NAME.csv: TASK+TASK -->    the columns of these tasks
     <!-- paper.csv -->              every result of the paper beside ours (``benchmarks/paper.csv``)
-    <!-- claims.toml: retracted --> a table of ``docs/results/claims.toml``
+    <!-- claims.toml: predicted --> a table of ``docs/results/claims.toml``
 
 A number in the texts stands in such a table or in a claim, see :mod:`benchmarks.claims`.  To change
-a claim, change it in ``docs/results/claims.toml`` and run ``--write``.  Tables and pictures call
-the arms by the words of :mod:`benchmarks.words`; the CSVs keep the names that the commands write.
+a claim, change it in ``docs/results/claims.toml`` and in the texts: ``--check`` prints a sentence
+that no text has.  Tables and pictures call the arms by the words of :mod:`benchmarks.words`; the
+CSVs keep the names that the commands write.
 """
 
 import argparse
@@ -36,11 +35,11 @@ from unittest.mock import patch
 import numpy as np
 from matplotlib.text import Text
 
-from benchmarks import again, claims, dose, memory_map, why
+from benchmarks import claims, memory_map, why
 from benchmarks.grids import read_rows
 from benchmarks.tables import ALL
 from benchmarks.words import word
-from minifpt import tasks, trunks
+from minifpt import tasks
 from minifpt.experiments import reproduce, tables
 from minifpt.files import plots
 
@@ -50,7 +49,6 @@ RUNS = HERE / "results"
 PAGES = ROOT / "docs" / "results"
 TEXTS = (ROOT / "README.md", ROOT / "RESULTS.md", *sorted((ROOT / "docs").rglob("*.md")),
          ROOT / "lessons" / "claims.md", ROOT / "minifpt" / "viewer" / "tour.md")
-LISTING = PAGES / "claims.csv"
 BASELINES = ("softmax regression", "two layers, 256 hidden", "letter pairs, forward filter",
              "contexts of up to 5 bytes")
 # Their arms are compared among themselves.
@@ -62,9 +60,7 @@ MARK = re.compile(r"<!-- ([\w-]+)\.(?:csv|toml)(?:: ([\w+-]+))? -->")
 
 @functools.cache
 def table(name, form=None):
-    """The Markdown table of ``NAME.csv``: a line for each task and method of ``simple.csv``, that
-    of ``minifpt reproduce`` by its name, else as ``minifpt compare`` writes it; a file with other
-    columns as it is."""
+    """Return the Markdown table of ``NAME.csv`` in one of the forms at the top of this file."""
     if name == "paper":
         return paper_table()
     if name == "claims":
@@ -72,10 +68,6 @@ def table(name, form=None):
     path = RUNS / f"{name}.csv"
     if name == "memory-map":                              # written by benchmarks.memory_map
         return memory_map.table(path)
-    if name == "again":
-        return again.table(path)
-    if name == "memory-settings":
-        return memory_map.settings_table(path)
     with open(path, newline="", encoding="utf-8") as f:
         head, *rest = csv.reader(f)
     if name.startswith("why-") and head != tables.CSV:
@@ -85,18 +77,15 @@ def table(name, form=None):
     grid = read_rows(path)
     if form == "differences":
         return turned(renamed(tables.differences(grid)))
-    if form == "controls":
-        return turned(renamed(dose.differences(dose.EXPERIMENTS[name], grid)))
     if name == "simple":
         return short(simple_table(grid))
-    forms = ALL
     if form and {*form.split("+")} <= {*grid.results}:
         grid.results = {task: grid.results[task] for task in form.split("+")}
         form = None
     form = form or name
     if name not in WITHOUT_BASELINES:
         add_baselines(grid, with_curves=form == "table4")
-    text = forms[form].text(grid) if form in forms else tables.table(grid)
+    text = ALL[form].text(grid) if form in ALL else tables.table(grid)
     return short(renamed(text))
 
 
@@ -120,12 +109,11 @@ def mean_cell(cells):
 
 
 def simple_table(grid):
-    """Methods without a transformer: a row for each task, linear classifiers first."""
-    linear = "softmax regression", "logistic regression"
-    lines = [["task", *map(word, linear), "other methods"]]
+    """Return the table of methods without a transformer: a row for each task."""
+    linear, lines = "softmax regression", [["task", "linear classifier", "other methods"]]
     for task, methods in grid.results.items():
         cells = {method: tables.final(grid, task, method) for method in methods}
-        lines.append([word(tasks.label_of(task)), *(cells.pop(method, "") for method in linear),
+        lines.append([word(tasks.label_of(task)), cells.pop(linear, ""),
                       "; ".join(f"{method}: {cell}" for method, cell in cells.items())])
     return tables.markdown(lines)
 
@@ -162,8 +150,6 @@ def turned(text):
     """A table of paired differences at the end, with a row for each and a column for each task."""
     _, _, *rows = cells_of(text)
     columns, lines = list(dict.fromkeys(row[0] for row in rows)), {}
-    if any(column.startswith("mean of") for column in columns):
-        columns = [column for column in columns if not column.startswith("recall-")]
     for task, difference, end, *_ in rows:
         lines.setdefault(difference.replace(" - ", " − "), {})[task] = end
     return short(tables.markdown([[f"difference, {rows[0][-1]} seeds", *columns], *(
@@ -281,29 +267,23 @@ def problems(paths=TEXTS):
     known, covers = phrases()
     texts = {path.name: path.read_text(encoding="utf-8") for path in paths}
     lines = [line for name, text in texts.items() for line in text_problems(name, text, covers)]
-    lines += [f"no text has the claim {name}" for name, claim in known.items()
-              if not any(map(claim.search, texts.values()))]
     every, rest = claims.read()
+    lines += [f"no text has the claim {name}: {claims.sentence(every[name])}"
+              for name, claim in known.items() if not any(map(claim.search, texts.values()))]
     used = {run.split(" / ")[0] for claim in [*every.values(), *rest["paper"]]
             for run in claim.get("runs", ())}
     used |= {name for text in texts.values() for name, _ in MARK.findall(text)}
     lines += [f"no text has a table or a claim of {path.name}"
               for path in sorted(RUNS.glob("*.csv")) if path.stem not in used]
-    if not LISTING.exists() or LISTING.read_text(encoding="utf-8") != claims.listing():
-        lines.append(f"{LISTING.name} is not that of claims.toml: run --write")
     return lines
 
 
 def write():
-    """Write every table and every claim into the texts."""
-    before = claims.sentences(LISTING.read_text(encoding="utf-8")) if LISTING.exists() else {}
-    listing = claims.listing()
+    """Write every table into the texts."""
     for path in TEXTS:
         text = path.read_text(encoding="utf-8")
-        new = with_tables(claims.rewritten(text, before, claims.sentences(listing)))
-        if new != text:
+        if (new := with_tables(text)) != text:
             path.write_text(new, encoding="utf-8")
-    LISTING.write_text(listing, encoding="utf-8")
 
 
 # -------------------------------------------------------------------------------------- pictures
@@ -409,29 +389,6 @@ def dots(panels, path, paper=None):
     plots.save(fig, path, tables.KIND)
 
 
-KINDS = {"pretrained on novels": "minigpt-language", "same singular values":
-         "spectrum:minigpt-language", "matched random": "statistics:minigpt-language",
-         "random": "random@paper", "random, rescaled": "random@0.55", "random, too small": "random"}
-
-
-def words_picture(path):
-    """The matrix with which one attention layer writes, as each kind of frozen weights has it, and
-    its singular values."""
-    fig, axes = plots.figure(len(KINDS), 2, 2.1, 2.1)
-    for i, (name, model) in enumerate(KINDS.items()):
-        matrix = trunks.get(model, seed=0).h[2].attn.c_proj.weight.data
-        image, curve = axes[i], axes[i + len(KINDS)]
-        image.imshow(matrix[:48, :48], cmap="RdBu_r", vmin=-0.12, vmax=0.12)
-        image.set(title=name, xticks=[], yticks=[])
-        image.title.set_fontsize(10)
-        image.grid(False)
-        curve.plot(np.linalg.svd(matrix, compute_uv=False), color=plots.COLORS["language"])
-        curve.set(ylim=(0, 3), xlabel=f"sd {np.std(matrix):.3f}", yticks=[0, 1, 2, 3])
-    axes[0].set_ylabel("entries")
-    axes[len(KINDS)].set_ylabel("singular values")
-    plots.save(fig, path, "picture")
-
-
 def save_in_words(fig, path, kind=None, save=plots.save):
     """Save a figure whose texts call the arms by their words."""
     for ax in fig.axes:
@@ -447,8 +404,6 @@ def pictures():
     """Draw every picture of the results."""
     memory_map.picture(RUNS / "memory-map.csv", HERE / "memory-map.png")
     why.picture(RUNS, PAGES / "why.png")
-    why.picture_of_training(RUNS, PAGES / "why-training.png")
-    words_picture(PAGES / "words.png")
     dots(WHOLE, PAGES / "whole.png")
     dots(LINEAR, PAGES / "linear.png")
     dots(paper_panels(), PAGES / "paper.png", paper_numbers())
@@ -466,69 +421,6 @@ def pictures_of_grids():
     tables.picture(panels, HERE / "curves.png")
     tables.picture(read_rows(RUNS / "statistics.csv").results, HERE / "statistics.png")
     tables.sweep_picture(read_rows(RUNS / "learning-rates.csv").sweeps, PAGES / "rates.png")
-    for name, experiment in dose.EXPERIMENTS.items():
-        dose.picture(experiment, read_rows(RUNS / f"{name}.csv"), PAGES / f"{name}.png")
-    long_picture(PAGES / "images.png")
-    listops_picture(PAGES / "listops.png")
-
-
-# The arms of ``long_picture`` whose curves it draws.
-CURVES = ("language", "random (paper)", "statistics", "random (paper), all trained",
-          "LSTM, all trained", "language, + feed-forward", "softmax regression")
-
-
-def long_picture(path):
-    """The long runs, a row a task: the curves of ``CURVES``, and all arms' final accuracies as in
-    :func:`dots`, the best one above."""
-    paper, colors = paper_numbers(), plots.colors_of(CURVES)
-    fig, axes = plots.figure(2, len(LONG), 5.2, 3.5)
-    for file, curves, ends in zip(LONG, axes[::2], axes[1::2], strict=True):
-        grid = read_rows(RUNS / f"{file}.csv")
-        add_baselines(grid)
-        arms = {arm: [100 * history[-1]["test_accuracy"] for history in runs]
-                for arm, runs in grid.results[file].items()}
-        for arm in CURVES:
-            if len(grid.results[file].get(arm, [[]])[0]) > 1:
-                plots.band(curves, grid.results[file][arm], "test_accuracy", colors[arm], arm)
-        curves.set(xlabel="step", ylabel="test accuracy (%)")
-        plots.label_lines(curves, {line.get_label(): (line.get_ydata()[-1], line.get_color())
-                                   for line in curves.lines})
-        curves.set_title(label_of(file), loc="left")
-        order = sorted(arms, key=lambda arm: np.mean(arms[arm]))
-        for y, arm in enumerate(order):
-            draw_result(ends, y, arms[arm], colors.get(arm, "0.4"), paper.get((file, file, arm)))
-            ends.text(1.01, y, f"{np.mean(arms[arm]):.1f}", fontsize=8, va="center",
-                      transform=ends.get_yaxis_transform())
-        ends.set(yticks=range(len(order)), yticklabels=order, xlabel="test accuracy (%)")
-        ends.tick_params(axis="y", labelsize=8)
-    draw_legend(fig, axes[1])
-    plots.save(fig, path, tables.KIND)
-
-
-LISTOPS = "language", "random (paper)", "random (paper), all trained", "LSTM, all trained"
-
-
-def listops_picture(path):
-    """The paper's ListOps: curves, and what the commonest answers tell without a model; the paper's
-    accuracies are diamonds at the end."""
-    title, paper = "listops-512", paper_numbers()
-    runs = read_rows(RUNS / "listops-long.csv").results[title]
-    simple = read_rows(RUNS / "simple.csv").results[title]
-    fig, (ax,) = plots.figure(1, 1, 7.4, 3.9)
-    colors = plots.colors_of(LISTOPS)
-    for arm in LISTOPS:
-        plots.band(ax, runs[arm], "test_accuracy", colors[arm], arm)
-        last = runs[arm][0][-1]["step"]
-        ax.plot(last, paper["listops-long", title, arm], "D", color=colors[arm], clip_on=False,
-                fillstyle="none", markersize=8)
-    plots.label_lines(ax, {line.get_label(): (line.get_ydata()[-1], line.get_color())
-                           for line in ax.lines[::2]})
-    for name in ("commonest answer", "commonest answer to the first operator"):
-        level = 100 * np.mean([history[-1]["test_accuracy"] for history in simple[name]])
-        ax.axhline(level, color="0.4", linestyle="--", linewidth=1, zorder=0)
-        ax.text(20, level + 0.3, name, fontsize=8, va="bottom", color="0.3")
-    ax.set(xlabel="step", ylabel="test accuracy (%)", xlim=(0, last), ylim=(0, 45))
-    plots.save(fig, path, tables.KIND)
 
 
 def main():
@@ -541,13 +433,10 @@ def main():
         pictures()
     if args.write:
         write()
-    if args.check:
+    if args.check or not (args.picture or args.write):
         lines = problems()
         print("\n".join(lines) or "the texts say what the runs say")
         return int(bool(lines))
-    if not (args.picture or args.write):
-        for path in sorted(RUNS.glob("*.csv")):
-            print(f"<!-- {path.name} -->\n\n{table(path.stem)}\n")
     return 0
 
 

@@ -17,11 +17,8 @@ from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import minimize
 
-from benchmarks import dose
 from benchmarks import tables as studies
-from minifpt import functional as F
 from minifpt import layers, tasks
 from minifpt.experiments import compare, reproduce, tables
 from minifpt.files import write_beside
@@ -29,7 +26,6 @@ from minifpt.files.runs import COLUMNS, History
 from minifpt.tasks.listops import OPERATORS, PAD
 from minifpt.training import train
 
-PENALTIES = 1.0, 0.1, 1e-2, 1e-3, 1e-4
 HIDDEN = 256
 RATES = 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1
 
@@ -102,47 +98,6 @@ def trained(make, column, seeds):
              for rate in RATES}
     rate = max(sweep, key=lambda rate: compare.score(sweep[rate]))
     return [run(made(seed), seed, rate) for seed in seeds], sweep, rate
-
-
-def logistic(features=None, penalties=PENALTIES):
-    """Return a method: logistic regression on ``features(task, x)``, by default on the whole
-    example, trained to convergence with the best of the penalties on the squared weights."""
-    def method(task, learned, validation, test):
-        def design(x):
-            x = features(task, x) if features else inputs(x, task.input_dim)
-            return np.c_[x, np.ones(len(x))].astype(np.float32)
-        (A, y), (B, y_validation), (C, y_test) = (
-            (design(x), y[:, 0]) for x, y in (learned, validation, test))
-        shape, best, scores = (A.shape[1], task.classes), None, []
-        weights = np.zeros(shape)
-        for penalty in penalties:                         # each begins where the last one ended
-            def loss(w, penalty=penalty):
-                w = w.reshape(shape)
-                value, cache = F.cross_entropy(A @ w.astype(np.float32), y)
-                slope = A.T @ F.cross_entropy_backward(1.0, cache)
-                return (float(value) + penalty / 2 * (w[:-1] ** 2).sum(),
-                        (slope + penalty * np.r_[w[:-1], 0 * w[-1:]]).ravel())
-            weights = minimize(loss, weights.ravel(), jac=True, method="L-BFGS-B",
-                               options={"maxiter": 200}).x.reshape(shape)
-            scores.append(((B @ weights).argmax(axis=1) == y_validation).mean())
-            if scores[-1] == max(scores):
-                best = weights.copy()
-        return [((X @ best).argmax(axis=1) == answers).mean() for X, answers in ((A, y),
-                                                                                 (C, y_test))]
-    return method
-
-
-def pairs(task, x):
-    """Return how often each pair of neighbours occurs, (B, symbols^2)."""
-    n = task.input_dim
-    return np.stack([np.bincount(row[:-1] * n + row[1:], minlength=n * n) for row in x])
-
-
-def after_one(text):
-    """How often each byte follows each byte, (256, 256)."""
-    counts = np.zeros((256, 256))
-    np.add.at(counts, (text[:-1], text[1:]), 1)
-    return counts
 
 
 def witten_bell(text, x, order):
@@ -235,32 +190,6 @@ def forward_filter(x, alone, after, share):
     return scores
 
 
-def aligned(task, learned, validation, test):
-    """Choose the fold under whose profile a chain is likeliest, without learning.
-
-    A profile has the fold's motifs in their order with any spacers.  The likelihood sums over all
-    places of the motifs; the substitutions of a family are unknown."""
-    x, y = test
-    (n, size), (B, T) = task.motifs.shape, x.shape
-    unchanged = (1 - task.distance) * (1 - task.mutation)
-    odds = np.log([1 - unchanged, 1 + 19 * unchanged])    # of a wrong and of a right amino acid
-    match = np.zeros((n, B, T + 1))                       # of a motif that ends before the token
-    for k in range(size):
-        right = x[:, k:T - size + 1 + k] == task.motifs[:, None, k:k + 1]
-        match[:, :, size:] += odds[right.astype(int)]
-
-    def likelihood(order):
-        total = np.zeros((B, T + 1))
-        for motif in order:
-            ends = np.full((B, T + 1), -np.inf)
-            ends[:, size:] = total[:, :-size] + match[motif][:, size:]
-            total = np.logaddexp.accumulate(ends, axis=1)
-        return total[:, -1]
-    scores = [np.logaddexp.reduce([likelihood(np.roll(order, first)) for first in range(n)])
-              for order in task.orders]
-    return np.nan, (np.argmax(scores, axis=0) == y[:, 0]).mean()
-
-
 def commonest(key):
     """Return a method: the commonest answer among the learned expressions with the same key, a
     function of their symbols."""
@@ -291,33 +220,26 @@ def flattened(task, learned, validation, test):
     return np.nan, np.mean(right)
 
 
-FEW = [compare.Column("few", {"of": name, "labels": n}, {"steps": 300}, f"few-{name}-{n}")
+FEW = [compare.Column(studies.FEW_LABELS, {"of": name, "labels": n}, {"steps": 300},
+                      f"few-{name}-{n}")
        for name, n in (("mnist", 10), ("mnist", 100), ("mnist", 1000), ("digits", 100),
                        ("digits", 1000))]
-FAMILIES = compare.Column(f"{Path(__file__).with_name('families.py')}:Families", {},
-                          {"steps": 500})
 LONG, CIFAR_LONG, LISTOPS_LONG = (reproduce.TABLES[f"{name}-long"].columns[0]
                                   for name in ("mnist", "cifar10", "listops"))
 LISTOPS_PAPER = reproduce.TABLES["listops-long"].columns[1]
 OF_OPERATOR = "commonest answer to the first operator"
 OF_BEGINNING = "commonest answer to the first operator and the digits behind it"
-SOFTMAX, LOGISTIC = "softmax regression", "logistic regression"
+SOFTMAX = "softmax regression"
 TWO_LAYERS = "two layers, 256 hidden"
 FILTER, CONTEXTS = "letter pairs, forward filter", "contexts of up to 5 bytes"
-RECALLS = [column for column in dose.EXPERIMENTS["dose"].tasks if column.task == "recall"]
 PICTURES = reproduce.MNIST, studies.FEW, reproduce.CIFAR, *FEW
 METHODS = (
     *((column, SOFTMAX, SoftmaxRegression) for column in (
-        reproduce.XOR, reproduce.MEMORY, studies.RECALL, *RECALLS, reproduce.LISTOPS,
-        *PICTURES)),
-    *((column, LOGISTIC, logistic()) for column in PICTURES),
-    (LONG, SOFTMAX, SoftmaxRegression), (LONG, LOGISTIC, logistic()),
+        reproduce.XOR, reproduce.MEMORY, reproduce.LISTOPS, *PICTURES)),
+    (LONG, SOFTMAX, SoftmaxRegression),
     (LONG, TWO_LAYERS, TwoLayers),
     (CIFAR_LONG, SOFTMAX, SoftmaxRegression), (CIFAR_LONG, TWO_LAYERS, TwoLayers),
     (LISTOPS_LONG, SOFTMAX, SoftmaxRegression), (LISTOPS_LONG, TWO_LAYERS, TwoLayers),
-    (FAMILIES, "amino acids by place, logistic", logistic()),
-    (FAMILIES, "pairs of amino acids, logistic", logistic(pairs)),
-    (FAMILIES, "the generating profile, aligned", aligned),
     (reproduce.LISTOPS, OF_OPERATOR, commonest(itemgetter(0))),
     (reproduce.LISTOPS, "the first operator on all digits", flattened),
     (LISTOPS_PAPER, SOFTMAX, SoftmaxRegression),
@@ -343,7 +265,7 @@ def measure(column, method, seeds):
         settings = tasks.defaults_of(task) | column.settings
         n = settings["steps"] * settings["batch_size"]
         rng = np.random.default_rng(seed)
-        learned = task.examples() if isinstance(task, tasks.Few) else task.batch(rng, n)
+        learned = task.batch(rng, n)
         validation = compare.Validation(task).test_set()
         test = task.test_set() or task.batch(rng, 2000, "test")
         train_accuracy, test_accuracy = method(task, learned, validation, test)

@@ -1,16 +1,15 @@
 """Why a frozen random transformer finds a string: the studies behind docs/results/why.md.
 
-    python -m benchmarks.why [STUDY ...] [--plan] [--seed N ...] [--out FOLDER]
+    python -m benchmarks.why [STUDY ...] [--seed N ...] [--out FOLDER]
 
 Each study is a list of runs; without a name all studies are run in their order.  A run trains one
 trunk on bit memory until its test accuracy reaches a goal, or to its last step, and follows the
 **match** of the first block: the trace of the form of two inputs over the form's norm, see
 :func:`match`.  Every run is a row of ``FOLDER/why-STUDY.csv`` (by default
 ``benchmarks/results``), written as it ends: the command goes on where it was stopped.
-``--plan`` prints the number of runs of each study and of their steps.
 
-The study *mechanism* looks into a trained block, *heads* into the trunks.  The studies of
-``GRIDS`` keep their runs in ``runs/why-STUDY``.
+The study *mechanism* looks into a trained block.  The studies of ``GRIDS`` keep their runs in
+``runs/why-STUDY``.
 """
 
 import argparse
@@ -21,19 +20,15 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
-from scipy.optimize import brentq
 
 import minifpt
 from benchmarks.memory_map import read_rows, write_rows
 from minifpt import functional, optim, training
 from minifpt.experiments import tables
 from minifpt.experiments.compare import Arm, Column, grid
-from minifpt.experiments.pretrain import pretrain
 from minifpt.files import plots, save_text
-from minifpt.files.weights import available
 from minifpt.machine import single_threaded_blas
 from minifpt.progress import progress_bar
-from minifpt.reports.heads import NAMES
 from minifpt.trunks import forms
 
 HERE = Path(__file__).resolve().parent
@@ -56,25 +51,6 @@ def match(model):
     have the standard deviation ``|F|``, up to a common factor."""
     form = forms.summed_form(model.trunk, model.input.weight.data)
     return np.trace(form) / np.linalg.norm(form)
-
-
-def growth_time(model):
-    """Return the time t at which ``sum_j l_j exp(2 l_j t)`` reaches its value's scale at 90
-    degrees, ``|l|``, with l the eigenvalues of the heads' summed symmetric form over their norm:
-    the trace of the form if the input layer starts alike in all directions and grows as
-    ``dW/dt = W S``.  It is infinite where no eigenvalue is positive."""
-    m = forms.summed_form(model.trunk, np.eye(model.trunk.config.n_embd))
-    values = np.linalg.eigvalsh((m + m.T) / 2)
-    values /= np.linalg.norm(values) or 1.0
-
-    def trace(t):
-        return (values * np.exp(2 * values * t)).sum()
-    if values[-1] <= 1e-6:
-        return np.inf
-    most = 1.0
-    while trace(most) < 1 and most < 1e4:
-        most *= 2
-    return brentq(lambda t: trace(t) - 1, 0.0, most) if trace(0) < 1 else 0.0
 
 
 def settings(**lists):
@@ -107,13 +83,13 @@ STUDIES = {
     "budget": [*settings(angle=[135, 150, 180, "antisymmetric"], seed=range(2), lr=[1e-2],
                          steps=20_000),
                *settings(angle=[90, 120], start="opposed", seed=range(2), steps=20_000),
-               *settings(angle=[135, 180, "antisymmetric"], lr=[3e-3, 3e-2], steps=20_000)],
+               *settings(angle=[135, 180, "antisymmetric"], lr=[3e-3, 3e-2], steps=20_000),
+               *settings(angle=135, lr=3e-2, seed=[101, 102], steps=20_000)],
     # Which of the trained parts turns the contents: each is frozen, or starts elsewhere, alone.
     "parts": settings(angle=[90, 120], seed=range(3), steps=4000, freeze=[
         "attn,mlp,ln", "attn,mlp,pos", "attn,mlp,input"]),
     # The same weights, the input layer starts elsewhere.
-    "basins": [*settings(seed=range(40)),
-               *settings(angle=[0, 60, 90, 105, 120], start="opposed", seed=range(3)),
+    "basins": [*settings(angle=[0, 60, 90, 105, 120], start="opposed", seed=range(3)),
                *settings(angle=["antisymmetric"], start=["", "aligned"], seed=range(3))],
     # Antisymmetric forms with the positions frozen, and in more than one block.
     "depth": [*settings(angle="antisymmetric", freeze=["fpt", "attn,mlp,pos"], steps=8000,
@@ -233,8 +209,8 @@ def run(setting, bar):
 
 
 def mechanism(seed):
-    """Train the base model and yield rows of ``MECHANISM``: where its tokens lie, and what its head
-    does without a part of its form."""
+    """Train the base model and yield rows of ``MECHANISM``: the share of the input layer in the
+    positive directions, and the accuracy without a part of the head's form."""
     task = minifpt.tasks.get("bit-memory")
     model = minifpt.FPT.for_task(task, DEFAULTS["trunk"], seed=seed)
     attn, C = model.trunk.h[0].attn.c_attn.weight.data, model.trunk.config.n_embd
@@ -244,18 +220,11 @@ def mechanism(seed):
     optimizer = optim.Adam([p for p in model.parameters() if p.trainable], DEFAULTS["lr"])
     rng = np.random.default_rng([seed, 0])
     test = task.batch(np.random.default_rng([seed, 1]), 1024, "test")
-
-    def share(x):
-        """Return the share of the squared norm of rows x that lies in S's positive directions."""
-        return ((x @ vectors[:, positive]) ** 2).sum() / (x ** 2).sum()
     for step in range(501):
         if step % 25 == 0:
             inputs = forms.through_norm(model.trunk, 0, model.input.weight.data)
-            with minifpt.trace(model) as trace:
-                model.predict(test[0][:64])
-            tokens = trace.outputs["trunk.h.0.ln_1"].reshape(-1, C).astype(float)
-            yield seed, "input layer in positive directions", step, share(inputs)
-            yield seed, "tokens in positive directions", step, share(tokens)
+            share = ((inputs @ vectors[:, positive]) ** 2).sum() / (inputs ** 2).sum()
+            yield seed, "input layer in positive directions", step, share
         x, y = task.batch(rng, DEFAULTS["batch_size"], "train")
         training.step(model, task, optimizer, x, y, 1.0, rng)
     parts = {"positive part": (vectors * np.maximum(values, 0)) @ vectors.T,
@@ -294,129 +263,9 @@ def mechanisms(seeds):
             yield dict(zip(MECHANISM, (*names, f"{value:.4f}"), strict=True))
 
 
-MAPS = "trunk", "lr", "steps", "seed", "accuracy", "without", "block", "likeness", "match", "right"
-
-
-def map_of(x, read):
-    """Return the map (n, C) of a token's inputs x (..., n) to what a block reads of it, by least
-    squares."""
-    x = np.concatenate([x, np.ones((*x.shape[:-1], 1))], axis=-1).reshape(-1, x.shape[-1] + 1)
-    return np.linalg.lstsq(x, read.reshape(len(x), -1).astype(float))[0][:-1]
-
-
-def without_the_last(n):
-    """Return a change that sets the last n tokens to 0."""
-    return lambda y: y * (np.arange(y.shape[1]) < y.shape[1] - n)[:, None]
-
-
-def maps_of(trunk, lr, steps, seed, dropout=None, **settings):
-    """Train a trunk on bit memory and yield a row of ``MAPS`` for each of its blocks.
-
-    accuracy   of the model; *without* the first block's feed-forward layer at the query's tokens.
-    likeness   cosine of two maps from a token's bits to what the block's attention reads of it: of
-               the query's tokens, and of the strings'.
-    match      trace over norm of the form of these two maps, mean of the heads.
-    right      share of the attention of a query's token, among the tokens at its place in the
-               strings, that the right string has; mean of the heads.
-    """
-    task = minifpt.tasks.get("bit-memory")
-    model = minifpt.FPT.for_task(task, trunk, seed=seed, dropout=dropout)
-    minifpt.train(model, task, seed=seed, steps=steps, lr=lr, eval_every=steps, progress=False,
-                  **settings)
-    x, y, which = task.sample(np.random.default_rng([seed, 1]), 1000)
-    P, n, looks = task.output_tokens, len(x), []
-
-    def keep(y):
-        looks.append(y)
-        return y
-    with minifpt.trace(model, change={"trunk.h.*.attn.softmax": keep}) as trace:
-        accuracy = task.accuracy(model.predict(x), y)
-    with minifpt.trace(model, change={"trunk.h.0.mlp": without_the_last(P)}):
-        without = task.accuracy(model.predict(x), y)
-    for i, (block, look) in enumerate(zip(model.trunk.h, looks, strict=True)):
-        read = trace.outputs[f"trunk.h.{i}.ln_1"]
-        strings, query = map_of(x[:, :-P], read[:, :-P]), map_of(x[:, -P:], read[:, -P:])
-        pairs = zip(*forms.queries_and_keys(block), strict=True)
-        two = [(query @ q) @ (strings @ k).T for q, k in pairs]
-        look = look[:, :, -P:, :-P].reshape(n, -1, P, task.strings, P)
-        place = look[:, :, range(P), :, range(P)]                 # (P, n, heads, strings)
-        yield (trunk, lr, steps, seed, np.float64(accuracy), np.float64(without), i,
-               (strings * query).sum() / np.linalg.norm(strings) / np.linalg.norm(query),
-               np.mean([np.trace(form) / np.linalg.norm(form) for form in two]),
-               (place[:, range(n), :, which] / place.sum(axis=-1).swapaxes(0, 1)).mean())
-
-
-def maps(seeds):
-    """Yield the rows of the study *maps*, of five seeds by default."""
-    as_depth = {"dropout": 0.0, "schedule": "constant", "warmup": 0}
-    for *model, options in (
-            ("minigpt-bits", 1e-2, 1500, {}), ("minigpt-bits,qk=antisymmetric", 3e-2, 1500, {}),
-            ("random:6x4x128@1.41,qk=antisymmetric", 3e-2, 1500, {}),
-            ("random:1x1x128@1.41,qk=antisymmetric", 1e-2, 6000, {}),
-            ("random:2x1x128@1.41,qk=antisymmetric", 3e-2, 4000, as_depth),
-            ("random:2x1x128@1.41", 1e-2, 400, as_depth)):
-        for seed in seeds or range(5):
-            for row in maps_of(*model, seed, **options):
-                yield {name: f"{value:.4f}" if isinstance(value, np.floating) else value
-                       for name, value in zip(MAPS, row, strict=True)}
-
-
-SCORES = "angle", "seed", "step", "deviation", "right"
-
-
-def scores(seeds):
-    """Yield the rows of the study *scores*, of three seeds by default, while the base trains.
-
-    deviation   standard deviation of the scores of the query's tokens on the strings' tokens.
-    right       attention on the right string's token, over an equal share of all tokens that are
-                seen; mean.
-    """
-    task = minifpt.tasks.get("bit-memory")
-    P, T = task.output_tokens, task.tokens
-    for angle, seed in itertools.product((60, 90, 105, 120, 150), seeds or range(3)):
-        model = minifpt.FPT.for_task(task, name_of(DEFAULTS["trunk"], angle), seed=seed)
-        optimizer = optim.Adam([p for p in model.parameters() if p.trainable], DEFAULTS["lr"])
-        rng, test = np.random.default_rng([seed, 0]), np.random.default_rng([seed, 1])
-        x, _, which = task.sample(test, 1000)
-        for step in range(801):
-            if step in (0, 100, 800):
-                with minifpt.trace(model) as trace:
-                    model.predict(x)
-                tokens = trace.outputs["trunk.h.0.ln_1"].astype(float)
-                (q,), (k,) = forms.queries_and_keys(model.trunk.h[0])
-                of_strings = (tokens[:, -P:] @ q) @ (tokens[:, :-P] @ k).swapaxes(1, 2)
-                deviation = of_strings.std() / k.shape[1] ** 0.5
-                look = trace.attention["trunk.h.0.attn"][:, 0, -P:]
-                right = look[np.arange(len(x))[:, None], range(P), P * which[:, None] + range(P)]
-                yield dict(zip(SCORES, (angle, seed, step, f"{deviation:.4f}",
-                                        f"{(right * range(T - P + 1, T + 1)).mean():.3g}"),
-                               strict=True))
-            training.step(model, task, optimizer, *task.batch(rng, DEFAULTS["batch_size"], "train"),
-                          1.0, rng)
-
-
-HEADS = "trunk", "block", *NAMES
-DOSES = 60, 125, 250, 500, 1000
-
-
-def heads_of_all(_):
-    """Yield a row for each block of random weights, of trunks that were pretrained on bits for
-    fewer steps than the one that ships, and of the trunks that ship: the means over its heads."""
-    short = {f"bits, {steps} steps": Path(f"runs/why-heads/bits-{steps}.npz") for steps in DOSES}
-    for steps, path in zip(DOSES, short.values(), strict=True):
-        if not path.exists():
-            pretrain("bits", path, steps=steps)
-    names = short | {name: name for name in ("random:6x4x128@paper", *available())}
-    for name, path in names.items():
-        measured = minifpt.heads(minifpt.trunks.get(str(path)))
-        for block in range(len(measured.share)):
-            yield dict(zip(HEADS, (name, block, *(f"{getattr(measured, part)[block].mean():.4f}"
-                                                  for part in NAMES)), strict=True))
-
-
 FORMS = {"positive": ",qk=0", "independent": "", "antisymmetric": ",qk=antisymmetric",
          "negative": ",qk=180"}
-TASKS = {"bit-memory": 1500, "bit-xor": 3000, "bit-recall": 3000, "mnist": 2000, "typos": 600}
+TASKS = {"bit-memory": 1500, "bit-xor": 3000, "mnist": 2000, "typos": 600}
 
 
 def columns(*names, end=""):
@@ -443,7 +292,7 @@ GRIDS = {
                      part: f",qk={part}" for part in forms.PARTS}),
                  Arm("benchmarks/why.py:drawn_anew", label="drawn anew")])],
     # The start of the input layer with the pretrained trunk.
-    "start": [(columns("bit-memory", "bit-recall", "mnist", "typos"), [
+    "start": [(columns("bit-memory", "mnist", "typos"), [
                   Arm("minigpt-language", label=start or "as drawn", start=start)
                   for start in (None, *forms.STARTS[:1])])],
 }
@@ -462,82 +311,21 @@ def run_grid(name, folder):
 
 def by_measure(rows):
     """Return the Markdown table of the accuracies of the study *mechanism*."""
-    accuracies = over_steps(rows)[0]
-    seeds = len({row["seed"] for row in rows})
-    return tables.markdown([["form after 500 steps", f"accuracy, {seeds} seeds"], *(
-        [name, tables.spread(numbers)] for name, numbers in accuracies.items())])
-
-
-def over_steps(rows):
-    """Return the accuracies of the study *mechanism*, {form: one for each seed}, and its shares,
-    {measure: {step: one for each seed}}, all in per cent."""
-    accuracies, shares = {}, {}
+    forms = {}
     for row in rows:
         kind, _, form = row["measure"].partition("accuracy, ")
-        numbers = (shares.setdefault(kind, {}).setdefault(int(row["step"]), []) if kind
-                   else accuracies.setdefault(form, []))
-        numbers.append(100 * float(row["value"]))
-    return accuracies, shares
-
-
-def by_block(rows):
-    """Return the Markdown table of the study *maps*: a row for each trunk and for the seeds that
-    found the string or did not, in the block that looks most at it."""
-    models, groups = {}, {}
-    for row in rows:
-        models.setdefault((row["trunk"], row["seed"]), []).append(row)
-    for blocks in models.values():
-        best = max(blocks, key=lambda row: float(row["right"]))
-        groups.setdefault((best["trunk"], float(best["accuracy"]) > 0.95), []).append(best)
-
-    def spread(group, name, *style):
-        return tables.spread([float(row[name]) * (1 if style else 100) for row in group], *style)
-    return tables.markdown([["trunk", "seeds", "accuracy", "without the first feed-forward layer "
-                             "at the query", "block", "likeness of the maps", "match",
-                             "attention on the string"], *(
-        [f"`{trunk}`", str(len(group)), spread(group, "accuracy"), spread(group, "without"),
-         " or ".join(sorted({str(int(row["block"]) + 1) for row in group})),
-         spread(group, "likeness", "{:.2f}"), spread(group, "match", "{:+.1f}"),
-         spread(group, "right") + " %"] for (trunk, _), group in groups.items())])
-
-
-def by_step(rows):
-    """Return the Markdown table of the study *scores*: medians of the seeds."""
-    cells = {}
-    for row in rows:
-        cells.setdefault(f"step {row['step']}", {}).setdefault(row["angle"], []).append(row)
-
-    def median(runs, name, style):
-        return f"{np.median([float(row[name]) for row in runs]):{style}}"
-    angles = dict.fromkeys(f"{row['angle']}°" for row in rows)
-    return tables.markdown([["deviation; share at the angle", *angles], *(
-        [step, *(f"{median(runs, 'deviation', '.1f')}; {median(runs, 'right', '.2g')}"
-                 for runs in by_angle.values())] for step, by_angle in cells.items())])
-
-
-def by_trunk(rows):
-    """Return the Markdown table of the study *heads*: a row for each trunk but the tiny ones."""
-    blocks = {}
-    for row in rows:
-        if "tiny" not in row["trunk"]:
-            blocks.setdefault(row["trunk"], []).append(row)
-
-    def share(part):
-        return tables.spread([100 * float(row["share"]) for row in part]) + " %"
-
-    def total(name, part):
-        return tables.spread([float(row[name]) for row in part], "{:+.2f}")
-    head = "share of S, first block", "share of S, others", "positive, others", "negative, others"
-    return tables.markdown([["trunk", *head], *(
-        [trunk, share(part[:1]), share(part[1:]), *(total(name, part[1:]) for name in NAMES[2:])]
-        for trunk, part in blocks.items())])
+        if not kind:
+            forms.setdefault(form, []).append(100 * float(row["value"]))
+    seeds = len({row["seed"] for row in rows})
+    return tables.markdown([["form after 500 steps", f"accuracy, {seeds} seeds"], *(
+        [form, tables.spread(numbers)] for form, numbers in forms.items())])
 
 
 def table(path):
     """Return a study's Markdown table: a row for each setting, with the steps of each seed."""
     rows, study = read_rows(path), path.stem.removeprefix("why-")
-    if study in MEASURES:
-        return MEASURES[study][2](rows)
+    if study == "mechanism":
+        return by_measure(rows)
     if study == "aligned":                                # beside other starts
         others = [row for name in ("angle", "budget", "basins")
                   for row in read_rows(path.with_name(f"why-{name}.csv"))
@@ -597,17 +385,6 @@ CHANGES = {"patch": "patches of {}", "task": "{}", "batch_size": "batches of {}"
            "own_token": "own token {}"}
 
 
-# Studies of trained models: the columns of the CSV file, its rows, its table.
-MEASURES = {"mechanism": (MECHANISM, mechanisms, by_measure), "maps": (MAPS, maps, by_block),
-            "scores": (SCORES, scores, by_step), "heads": (HEADS, heads_of_all, by_trunk)}
-
-
-def points_of(row):
-    """Return the steps at which a run's match was measured, from its start on, and the matches."""
-    return zip(*((int(step), float(match)) for step, match in (
-        point.split(":") for point in row["matches"].split())), strict=True)
-
-
 def answer(rows):
     """Return the median of the steps to the goal and their range, where a run that did not get
     there counts as later than all others."""
@@ -618,38 +395,6 @@ def answer(rows):
         return f"{n:,.0f}" if n < np.inf else f"> {most:,}"
     cell, low, high = (text(f(steps)) for f in (np.median, min, max))
     return cell + f" ({low} to {high})" * (low != high)
-
-
-SOLVED, LATE, NEVER = plots.COLORS["language"], plots.COLORS["random"], "0.55"    # of a run
-
-
-def picture_of_training(folder, target):
-    """Draw the match while training, and where training takes the tokens."""
-    fig, (runs, share) = plots.figure(2, width=4.6)
-    for row in read_rows(folder / "why-basins.csv"):
-        if row["angle"] == "antisymmetric" or (row["start"] == "opposed" and row["angle"] == "0"):
-            continue
-        steps, matches = points_of(row)
-        color = NEVER if not row["reached"] else LATE if row["start"] else SOLVED
-        runs.plot(steps, matches, color=color, alpha=0.4, linewidth=1)
-        if row["reached"]:
-            runs.plot(steps[-1], matches[-1], "o", color=color, markersize=3)
-    for x, y, text, color in ((1, 3.4, "as drawn, 40 seeds", SOLVED),
-                              (1, -2.3, "opposed, solved", LATE),
-                              (1, -5.0, "opposed, not in 2,000 steps", NEVER)):
-        runs.text(x, y, text, color=color, fontsize=8.5)
-    runs.set_xscale("symlog", linthresh=25)
-    runs.set(xlabel="step", ylabel="match", ylim=(-5.2, 4.6), title="The start decides when")
-    runs.set_xticks((0, 25, 100, 1000), ("0", "25", "100", "1000"))
-    shares = over_steps(read_rows(folder / "why-mechanism.csv"))[1]
-    for name, color in (("input layer", SOLVED), ("tokens", plots.COLORS["statistics"])):
-        steps, numbers = zip(*shares[f"{name} in positive directions"].items(), strict=True)
-        share.plot(steps, np.mean(numbers, axis=1), color=color, label=name)
-        share.fill_between(steps, *np.quantile(numbers, (0, 1), axis=1), color=color, alpha=0.2)
-    share.set(xlabel="step", ylabel="squared norm (%)", ylim=(40, 100),
-              title="Training turns tokens\ninto positive directions")
-    share.legend(loc="lower right", frameon=False)
-    plots.save(fig, target, "picture")
 
 
 def picture(folder, target):
@@ -696,10 +441,9 @@ def run_all(names, folder, seeds=None):
             run_grid(name, folder)
             continue
         path = folder / f"why-{name}.csv"
-        if name in MEASURES:
-            columns, rows_of, _ = MEASURES[name]
+        if name == "mechanism":
             with single_threaded_blas:
-                write_rows(path, [*rows_of(seeds)], columns)
+                write_rows(path, [*mechanisms(seeds)], MECHANISM)
             continue
         todo = [s for s in STUDIES[name] if seeds is None or s["seed"] in seeds]
         with (progress_bar(total=sum(s["steps"] for s in todo), unit="step", desc=name) as bar,
@@ -711,11 +455,9 @@ def run_all(names, folder, seeds=None):
 
 
 def main():
-    """Run the studies, or print their cost."""
-    every = *STUDIES, *MEASURES, *GRIDS
+    every = *STUDIES, "mechanism", *GRIDS
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("studies", nargs="*", metavar="STUDY", help=", ".join(every))
-    parser.add_argument("--plan", action="store_true", help="print the number of runs and steps")
     parser.add_argument("--seed", nargs="+", type=int, help="only these seeds (default: all)")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of the CSVs")
     args = parser.parse_args()
@@ -723,12 +465,7 @@ def main():
     for name in names:
         if name not in every:
             parser.error(f"no study '{name}', expected one of {', '.join(every)}")
-    if args.plan:
-        for name in (name for name in names if name in STUDIES):
-            print(f"{name}: {len(STUDIES[name])} runs, at most "
-                  f"{sum(s['steps'] for s in STUDIES[name]):,} steps")
-    else:
-        run_all(names, args.out, args.seed)
+    run_all(names, args.out, args.seed)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ afterwards every link, picture and anchor of the finished pages is checked.
 import argparse
 import base64
 import contextlib
-import csv
 import hashlib
 import html.parser
 import inspect
@@ -37,7 +36,7 @@ MATHJAX_SHA256 = "1b9c0a1c44df864e915690558e72adb9cc5203360daefd385084ced3b6c64c
 PAGES = ("RESULTS.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md", "lessons/*.md",
          "lessons/[0-9]*.ipynb", "minifpt/viewer/tour.md", "weights/README.md",
          "benchmarks/README.md", "README.md")
-FILES = ("docs/**/*.png", "docs/**/*.ipynb", "docs/results/claims.*", "benchmarks/*.png",
+FILES = ("docs/**/*.png", "docs/**/*.ipynb", "docs/results/claims.toml", "benchmarks/*.png",
          "benchmarks/*.py", "benchmarks/paper.csv",
          "weights/*.png", "weights/*.csv", "tests/extend/*.py", "tests/gradient_cases.py",
          "lessons/solutions/*.py", "CITATION.cff", ".github/workflows/*.yml")
@@ -46,9 +45,9 @@ API = {"tasks": "Tasks", "fpt": "The frozen pretrained transformer", "gpt2": "GP
        "training": "Training", "optim": "Optimisers", "tracing": "Tracing",
        "changing": "Changing values", "adapters": "Adapters",
        "gradients": "Checking gradients", "trunks": "Trunks"}
-TITLES = {"curves": "Accuracy against steps", "growth": "How the cost of a step grows",
+TITLES = {"curves": "Accuracy against steps",
           "memory-map": "Heads, spread and bit memory", "statistics": "From random to language",
-          "words": "Kinds of frozen weights", "linear": "Linear classifiers",
+          "linear": "Linear classifiers",
           "paper": "The paper and ours",
           "rates": "Learning rates", "whole": "Frozen or trained whole"}
 
@@ -119,18 +118,6 @@ def command_page():
             with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
                 cli.parser([name, "--help-all"]).parse_args([name, "--help-all"])
             text += f"\n### minifpt {name}\n\n{fenced(out.getvalue().strip())}"
-    return text
-
-
-def claims_page(path):
-    """Every claim of the texts, from ``claims.csv``, without its links: they lead from its page."""
-    text = "# Every claim\n\nAs it stands, with its runs: [how to read them](index.md).\n"
-    with open(path, newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            facts = [f"{key}: {value}" for key, value in row.items()
-                     if value and key not in ("id", "claim")]
-            claim = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", row["claim"])
-            text += f"\n## {row['id']}\n\n{claim}\n\n{fenced(chr(10).join(facts))}"
     return text
 
 
@@ -226,8 +213,6 @@ def lay_out(stage):
                 shutil.copy(path, target)
     docs = stage / "docs"
     (docs / "reference.md").write_text(command_page(), encoding="utf-8")
-    (docs / "results" / "claims.md").write_text(
-        claims_page(ROOT / "docs" / "results" / "claims.csv"), encoding="utf-8")
     with open(docs / "gallery.md", "a", encoding="utf-8") as page:
         page.write(gallery(stage))
     (docs / "api").mkdir()

@@ -1,4 +1,4 @@
-"""Folds of proteins: TAPE's files, and the made-up ones of benchmarks/families.py."""
+"""Folds of proteins, from TAPE's files."""
 
 import gzip
 import json
@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from test_data import nowhere  # noqa: F401 (a fixture)
 
-from benchmarks import simple
-from benchmarks.families import COMMON, Families
 from minifpt import cli, tasks
 from minifpt.experiments import plan
 from minifpt.files import data
@@ -157,45 +155,6 @@ def test_a_plan_needs_no_files(monkeypatch, capsys):
     assert x.shape == (2, 1024) and x.dtype == np.int64 and x.max() <= 25 and y.shape == (2, 1, 1)
     args = ["plan", "homology", "--model", "random:1x1x8", "--batch-size", 1]
     assert cli.main(args) == 0 and "1024" in capsys.readouterr().out
-
-
-# ---------------------------------------------------------------------------- made up
-
-
-def motifs_in(task, chain):
-    """The motifs of a chain without replacements, in the order in which they stand."""
-    size = task.motifs.shape[1]
-    windows = np.lib.stride_tricks.sliding_window_view(chain, size)
-    place, motif = np.nonzero((windows[:, None] == task.motifs).all(axis=2))
-    return [int(m) for _, m in sorted(zip(place, motif, strict=True))]
-
-
-def test_a_fold_is_the_cyclic_order_of_its_motifs():
-    task = Families(folds=5, distance=0.0, mutation=0.0, length=96)
-    for split in task.splits:
-        x, y = task.batch(rng(), 40, split)
-        assert x.shape == (40, 96) and y.shape == (40, 1) and {*y[:, 0]} == {*range(5)}
-        assert (x[:, -1] != PAD).all() and {*np.unique(x[x != PAD])} <= {*COMMON.tolist()}
-        assert [decode(row) for row in x]
-        firsts = set()
-        for row, fold in zip(x, y[:, 0], strict=True):
-            order = motifs_in(task, row[row != PAD])      # a chain that is too long lost some
-            twice = [*task.orders[fold]] * 2
-            at = twice.index(order[0])
-            assert order == twice[at:at + len(order)] and len(order) > 2
-            firsts.add(order[0])
-        assert len(firsts) > 3
-
-
-def test_neither_places_nor_pairs_tell_the_fold_and_its_profile_does():
-    task = Families()
-    learned, test = task.batch(rng(), 1000), task.batch(rng(1), 200, "test")
-    validation = task.batch(rng(2), 100, "validation")
-    profile = simple.aligned(task, learned, validation, test)[1]
-    assert profile > 0.9
-    for features in (None, simple.pairs):
-        method = simple.logistic(features, penalties=(0.1,))
-        assert method(task, learned, validation, test)[1] < profile / 2
 
 
 def test_a_long_protein_loses_its_beginning():

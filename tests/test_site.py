@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(not (ROOT / "docs" / "build.py").exists(),
                                 reason="needs a checkout")
 # Twenty pages of every kind.
 PAGES = ["index", "docs/index", "docs/live", "docs/step", "docs/gallery", "RESULTS",
-         "docs/results/index", "docs/results/why", "docs/results/claims",
+         "docs/results/index", "docs/results/why", "docs/results/scale",
          "docs/results/paper", "docs/performance", "docs/guide/code", "docs/guide/task",
          "docs/guide/start", "docs/reference", "docs/api/functional", "lessons/README",
          "lessons/03_layer_norm", "lessons/14_which_part_of_pretraining", "CONTRIBUTING"]

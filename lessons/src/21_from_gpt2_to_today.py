@@ -391,7 +391,7 @@ print(f"trained {sum(learns for _, learns in counts)}, frozen "
 # So the experiment does not hang on GPT-2's parts: 290 trained numbers and no trained position can
 # be enough. With some seeds the Llama that has read stays at about 90 %; the random one solves it
 # with all five. So reading is not needed, as lesson 0 found for GPT-2s. Larger Llamas, on more
-# tasks and beside GPT-2s, are in the repository's `docs/results/llama.md`.
+# tasks and beside GPT-2s, are in the repository's `docs/results/language.md`.
 #
 # ## Exercises
 #
