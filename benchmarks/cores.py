@@ -4,8 +4,7 @@
 
 Attention and feed-forward are frozen.  The three forms take turns in one process, first without
 other work, then beside a process that keeps one core busy.  *BLAS's threads* lets OpenBLAS share
-each matrix product and shares nothing else.  The number in brackets is the time of *shared* over
-the better of the other two.
+each matrix product and shares nothing else.
 """
 
 import argparse
@@ -86,9 +85,8 @@ def main():
                     other.kill()
                     other.wait()
             median = [1e3 * statistics.median(row[i] for row in table) for i in range(len(FORMS))]
-            best = min(median[:2])
-            print(f"| {name} | {busy} | " + " | ".join(f"{ms:.4g} ms" for ms in median)
-                  + f" ({median[2] / best:.2f}) |", flush=True)
+            cells = " | ".join(f"{ms:.4g} ms" for ms in median)
+            print(f"| {name} | {busy} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ stopped.  ``benchmarks.results`` draws ``memory-map.png`` and puts the table int
 """
 
 import argparse
+import contextlib
 import csv
 import itertools
 import math
@@ -41,31 +42,40 @@ TRUNKS = (*(f"random:1x{heads}x256@{scale}" for heads in (8, 4, 2) for scale in 
           "random:12x12x768@paper")                       # with --batch-size 4: it takes an hour
 
 
+def train_until(goal, model, task, optimizer, seed, *, rate, batch_size, warmup, steps, every,
+                examples, bar):
+    """Train a model at a constant rate after a warm-up; yield the step and the test accuracy every
+    few steps, until the accuracy reaches the goal."""
+    rng = np.random.default_rng([seed, 0])
+    test = task.batch(np.random.default_rng([seed, 1]), examples, "test")
+    for step in range(1, steps + 1):
+        optimizer.lr = rate * min(1, step / max(1, warmup))
+        x, y = task.batch(rng, batch_size, "train")
+        training.step(model, task, optimizer, x, y, 1.0, rng)
+        bar.update()
+        if step % every == 0:
+            accuracy = training.evaluate(model, task, *test)[1]
+            yield step, accuracy
+            if accuracy >= goal:
+                return
+
+
 def run(name, rate, seed, steps, batch_size, dropout, warmup, bar):
-    """Train one trunk until it reaches ``GOAL`` or ``steps``; a row of the CSV file."""
+    """Train one trunk until it reaches ``GOAL`` or ``steps``; return a row of the CSV file."""
     task = minifpt.tasks.get("bit-memory", bits=1000, patch=50)
     model = minifpt.FPT.for_task(task, name, seed=seed, dropout=dropout)
     optimizer = optim.Adam([p for p in model.parameters() if p.trainable], rate)
-    rng, start, curve, reached = np.random.default_rng([seed, 0]), time.perf_counter(), [], ""
-    test = task.batch(np.random.default_rng([seed, 1]), TEST_EXAMPLES, "test")
-    for number in range(1, steps + 1):
-        optimizer.lr = rate * min(1, number / max(1, warmup))
-        x, y = task.batch(rng, batch_size, "train")
-        try:
-            training.step(model, task, optimizer, x, y, 1.0, rng)
-        except training.Diverged:
-            break
-        bar.update()
-        if number % EVAL_EVERY == 0:
-            accuracy = training.evaluate(model, task, *test)[1]
-            curve.append(f"{number}:{accuracy:.4f}")
+    start, curve, accuracy, step = time.perf_counter(), [], float("nan"), steps
+    with contextlib.suppress(training.Diverged):
+        for step, accuracy in train_until(
+                GOAL, model, task, optimizer, seed, rate=rate, batch_size=batch_size,
+                warmup=warmup, steps=steps, every=EVAL_EVERY, examples=TEST_EXAMPLES, bar=bar):
+            curve.append(f"{step}:{accuracy:.4f}")
             bar.set_postfix_str(f"{name} {rate:g}: {100 * accuracy:.1f} %")
-            if accuracy >= GOAL:
-                reached = number
-                break
-    accuracy = float(curve[-1].split(":")[1]) if curve else float("nan")
+    reached = accuracy >= GOAL
     return dict(zip(COLUMNS, (name, f"{rate:g}", seed, batch_size, f"{dropout:g}", warmup,
-                              reached, number, accuracy, round(time.perf_counter() - start),
+                              step if reached else "", step if reached else steps,
+                              round(accuracy, 4), round(time.perf_counter() - start),
                               " ".join(curve)), strict=True))
 
 

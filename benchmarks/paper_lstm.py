@@ -8,8 +8,8 @@ The LSTM in the paper's code (github.com/kzl/universal-computation) has layer no
 as in Ba, Kiros and Hinton (2016), but draws their gains and biases from ±1/sqrt(channels) instead
 of 1 and 0.  It also draws the state before the first token anew at each forward pass, in training
 and in tests.  Four arms separate the two: paper, gains 1, state 0, and both.  Input and output
-layers and Adam are the same for all.  Every run is a row of the CSV file; the command goes on where
-it was stopped.  This file needs PyTorch, whose autograd runs the cell backward.
+layers and Adam are the same for all.  Every run is a row of the CSV file.  This file needs PyTorch,
+whose autograd runs the cell backward.
 """
 
 import argparse
@@ -20,10 +20,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.memory_map import read_rows, write_rows
+from benchmarks.memory_map import write_rows
 from minifpt import tasks
 from minifpt.experiments import tables
-from minifpt.progress import progress_bar
 
 HERE = Path(__file__).resolve().parent
 ARMS = {"paper's LSTM": (False, False), "gains 1, random state": (True, False),
@@ -56,7 +55,7 @@ class Layer(nn.Module):
         return torch.stack(outputs, 1)
 
 
-def run(task, arm, rate, seed, steps, shape, bar):
+def run(task, arm, rate, seed, steps, shape):
     """Train one LSTM; a row of the CSV file, as ``minifpt compare`` writes it."""
     torch.manual_seed(seed)
     layers, channels = shape
@@ -88,11 +87,9 @@ def run(task, arm, rate, seed, steps, shape, bar):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         correct.append((logits.argmax(-1) == y).double().mean().item())
-        bar.update()
         if number % (steps // EVALUATIONS) == 0:
             accuracy, test_loss = evaluate(*test)
             curve.append(f"{number}:{accuracy:.4f}")
-            bar.set_postfix_str(f"{task.name}, {arm}, {rate:g}: {100 * accuracy:.1f} %")
     return dict(zip(tables.CSV, (task.name, arm, f"{rate:g}", str(seed), "0", str(steps),
                               f"{np.mean(correct[-100:]):.6f}", f"{accuracy:.6f}",
                               f"{test_loss:.6f}", " ".join(curve)), strict=True))
@@ -108,17 +105,11 @@ def main():
     parser.add_argument("--out", type=Path, default=HERE / "results" / "paper-lstm.csv")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    rows = read_rows(args.out)
-    with progress_bar(unit="step") as bar:
-        for name, seed, arm, rate in itertools.product(args.tasks, range(args.seeds), ARMS,
-                                                       args.rates):
-            if any((row["task"], row["trunk"], row["lr"], row["seed"])
-                   == (name, arm, f"{rate:g}", str(seed)) for row in rows):
-                continue
-            task = tasks.get(name)
-            rows.append(run(task, arm, rate, seed, args.steps,
-                            tuple(map(int, args.shape.split("x"))), bar))
-            write_rows(args.out, rows, tables.CSV)
+    rows, shape = [], tuple(map(int, args.shape.split("x")))
+    for name, seed, arm, rate in itertools.product(args.tasks, range(args.seeds), ARMS, args.rates):
+        rows.append(run(tasks.get(name), arm, rate, seed, args.steps, shape))
+        write_rows(args.out, rows, tables.CSV)
+        print(f"{name}, {arm}, {rate:g}, seed {seed}: {rows[-1]['test_accuracy']}", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ copies of these are in ``benchmarks/results/``; a CSV with columns of its own is
 its CSV there, put one of these lines into a text, and run ``--write``:
 
     <!-- NAME.csv -->               the table of that file
-    <!-- NAME.csv: differences -->  the paired differences from its first arm
     <!-- NAME.csv: means -->        the mean over the seeds of each column behind ``seed``
     <!-- NAME.csv: TABLE -->        the same runs in the form of another of these tables
     <!-- NAME.csv: TASK+TASK -->    the columns of these tasks
@@ -75,8 +74,6 @@ def table(name, form=None):
     if head != tables.CSV:                                # of no grid: as it is
         return tables.markdown(over_seeds(head, rest) if form == "means" else [head, *rest])
     grid = read_rows(path)
-    if form == "differences":
-        return turned(renamed(tables.differences(grid)))
     if name == "simple":
         return short(simple_table(grid))
     if form and {*form.split("+")} <= {*grid.results}:
@@ -144,16 +141,6 @@ def add_baselines(grid, with_curves=False):
 def cells_of(text):
     """The cells of a Markdown table, a list for each line."""
     return [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in text.splitlines()]
-
-
-def turned(text):
-    """A table of paired differences at the end, with a row for each and a column for each task."""
-    _, _, *rows = cells_of(text)
-    columns, lines = list(dict.fromkeys(row[0] for row in rows)), {}
-    for task, difference, end, *_ in rows:
-        lines.setdefault(difference.replace(" - ", " − "), {})[task] = end
-    return short(tables.markdown([[f"difference, {rows[0][-1]} seeds", *columns], *(
-        [name, *(cells.get(task, "") for task in columns)] for name, cells in lines.items())]))
 
 
 def short(text):

@@ -1,6 +1,6 @@
 """Measure the accuracy of methods without a transformer on the tasks of the tables.
 
-    python -m benchmarks.simple [--seeds 5] [--only TASK ...] [--steps N] [--out FILE]
+    python -m benchmarks.simple [--seeds 5] [--only TASK ...] [--out FILE]
 
 Each method learns from as many examples as a trunk in ``minifpt reproduce``, steps times batch.
 Softmax regression learns from the same examples in the same order, with the same optimiser and
@@ -167,11 +167,6 @@ def surprise(x, alone, after, share):
     return -np.log(np.c_[alone[x[:, 0]], after[x[:, :-1], x[:, 1:]]])
 
 
-def ratio(x, alone, after, share):
-    """Return -log P(byte | the byte before it) / P(byte)."""
-    return surprise(x, alone, after, share) + np.log(alone[x])
-
-
 def forward_filter(x, alone, after, share):
     """Return log P(replaced | all bytes so far) / P(not replaced | all bytes so far).
 
@@ -250,7 +245,6 @@ METHODS = (
     (studies.NEXT_BYTE, "two bytes before", contexts_of(2)),
     (studies.NEXT_BYTE, CONTEXTS, contexts_of(5)),
     (studies.TYPOS, "letter pairs, surprise", replaced(surprise)),
-    (studies.TYPOS, "letter pairs, ratio", replaced(ratio)),
     (studies.TYPOS, FILTER, replaced(forward_filter)))
 
 
@@ -280,7 +274,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", nargs="+", metavar="TASK", help="default: all")
-    parser.add_argument("--steps", type=int, help="default: the tables' steps")
     parser.add_argument("--out", type=Path, help="a CSV to write")
     args = parser.parse_args()
     grid = tables.Grid({}, {}, {}, [*range(args.seeds)])
@@ -288,8 +281,6 @@ def main():
         title = column.title or compare.make_task(column.task, column.options).name
         if args.only and title not in args.only:
             continue
-        if args.steps:
-            column = compare.Column(column.task, column.options, {"steps": args.steps}, title)
         histories, sweep, rate = measure(column, method, grid.seeds)
         grid.results.setdefault(title, {})[name] = histories
         grid.rates.setdefault(title, {})[name] = rate

@@ -29,10 +29,8 @@ class Few:
     def __init__(self, of="digits", labels=200, draw=0, data=None):
         one_of("few", "of", of, OF)
         takes = inspect.signature(OF[of]).parameters
-        if data is not None and "data" not in takes:
-            raise ValueError(f"few: {of} has no option data")
-        self.task = OF[of](**{option: value for option, value in (("data", data), (
-            "augment", False)) if option in takes})
+        options = {"data": data, "augment": False}
+        self.task = OF[of](**{name: options[name] for name in options if name in takes})
         self.labels = whole("few", "labels", labels)
         self.which = whole("few", "draw", draw, 0, np.inf)
         self.name = f"few-{of}"

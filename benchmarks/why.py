@@ -1,6 +1,6 @@
 """Why a frozen random transformer finds a string: the studies behind docs/results/why.md.
 
-    python -m benchmarks.why [STUDY ...] [--seed N ...] [--out FOLDER]
+    python -m benchmarks.why [STUDY ...] [--out FOLDER]
 
 Each study is a list of runs; without a name all studies are run in their order.  A run trains one
 trunk on bit memory until its test accuracy reaches a goal, or to its last step, and follows the
@@ -22,7 +22,7 @@ from unittest.mock import patch
 import numpy as np
 
 import minifpt
-from benchmarks.memory_map import read_rows, write_rows
+from benchmarks.memory_map import read_rows, train_until, write_rows
 from minifpt import functional, optim, training
 from minifpt.experiments import tables
 from minifpt.experiments.compare import Arm, Column, grid
@@ -185,25 +185,18 @@ def run(setting, bar):
                                  s["dropout"], start=s["start"] or None)
     optimizer = {"Adam": optim.Adam, "SGD": SGD}[s["optimizer"]](
         [p for p in model.parameters() if p.trainable], s["lr"])
-    rng, begin = np.random.default_rng([s["seed"], 0]), time.perf_counter()
+    begin = time.perf_counter()
     for block in model.trunk.h if s["biases"] else ():
         bias = block.attn.c_attn.bias.data                # of queries, keys and values
         bias[:] = s["biases"] * np.random.default_rng([s["seed"], 2]).standard_normal(bias.shape)
-    test = task.batch(np.random.default_rng([s["seed"], 1]), EXAMPLES, "test")
-    curve, matches, reached = [], [f"0:{match(model):.3f}"], ""
-    for step in range(1, s["steps"] + 1):
-        optimizer.lr = s["lr"] * min(1, step / max(1, s["warmup"]))
-        x, y = task.batch(rng, s["batch_size"], "train")
-        training.step(model, task, optimizer, x, y, 1.0, rng)
-        bar.update()
-        if step % s["every"] == 0:
-            accuracy = training.evaluate(model, task, *test)[1]
-            curve.append(f"{step}:{accuracy:.4f}")
-            matches.append(f"{step}:{match(model):.3f}")
-            if accuracy >= s["goal"]:
-                reached = step
-                break
-    return s | dict(zip(MEASURED, (reached, step, f"{accuracy:.4f}",
+    curve, matches = [], [f"0:{match(model):.3f}"]
+    for step, accuracy in train_until(
+            s["goal"], model, task, optimizer, s["seed"], rate=s["lr"],
+            batch_size=s["batch_size"], warmup=s["warmup"], steps=s["steps"], every=s["every"],
+            examples=EXAMPLES, bar=bar):
+        curve.append(f"{step}:{accuracy:.4f}")
+        matches.append(f"{step}:{match(model):.3f}")
+    return s | dict(zip(MEASURED, (step if accuracy >= s["goal"] else "", step, f"{accuracy:.4f}",
                                    round(time.perf_counter() - begin), " ".join(curve),
                                    " ".join(matches)), strict=True))
 
@@ -256,9 +249,9 @@ def drawn_anew(seed=0, dropout=0.0, dtype=np.float32):
     return trunk
 
 
-def mechanisms(seeds):
-    """Yield the rows of the study *mechanism*, of three seeds by default."""
-    for seed in seeds or range(3):
+def mechanisms():
+    """Yield the rows of the study *mechanism*."""
+    for seed in range(3):
         for *names, value in mechanism(seed):
             yield dict(zip(MECHANISM, (*names, f"{value:.4f}"), strict=True))
 
@@ -434,7 +427,7 @@ def key(setting):
     return tuple(str(setting.get(name) or default) for name, default in DEFAULTS.items())
 
 
-def run_all(names, folder, seeds=None):
+def run_all(names, folder):
     """Fill the CSV file of each study with a row for each of its runs."""
     for name in names:
         if name in GRIDS:
@@ -443,12 +436,11 @@ def run_all(names, folder, seeds=None):
         path = folder / f"why-{name}.csv"
         if name == "mechanism":
             with single_threaded_blas:
-                write_rows(path, [*mechanisms(seeds)], MECHANISM)
+                write_rows(path, [*mechanisms()], MECHANISM)
             continue
-        todo = [s for s in STUDIES[name] if seeds is None or s["seed"] in seeds]
-        with (progress_bar(total=sum(s["steps"] for s in todo), unit="step", desc=name) as bar,
-              single_threaded_blas):
-            for setting in todo:
+        total = sum(setting["steps"] for setting in STUDIES[name])
+        with progress_bar(total=total, unit="step", desc=name) as bar, single_threaded_blas:
+            for setting in STUDIES[name]:
                 rows = read_rows(path)
                 if key(setting) not in map(key, rows):
                     write_rows(path, [*rows, run(setting, bar)], [*DEFAULTS, *MEASURED])
@@ -458,14 +450,13 @@ def main():
     every = *STUDIES, "mechanism", *GRIDS
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("studies", nargs="*", metavar="STUDY", help=", ".join(every))
-    parser.add_argument("--seed", nargs="+", type=int, help="only these seeds (default: all)")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of the CSVs")
     args = parser.parse_args()
     names = args.studies or every
     for name in names:
         if name not in every:
             parser.error(f"no study '{name}', expected one of {', '.join(every)}")
-    run_all(names, args.out, args.seed)
+    run_all(names, args.out)
 
 
 if __name__ == "__main__":
