@@ -24,11 +24,11 @@ def test_the_tables_of_our_own_have_arms_and_tasks_that_can_be_made():
         titles = [column.title or compare.make_task(column.task, column.options).name
                   for column in table.columns]
         assert len({*labels}) == len(labels) and len({*titles}) == len(titles), name
-        assert all(TrunkSpec.parse(arm.model).config() for arm in table.arms), name
+        assert all(TrunkSpec.parse(arm.model) for arm in table.arms), name
     settings = [*itertools.chain(*why.STUDIES.values())]
     assert all(compare.task_class(task) for task in {setting["task"] for setting in settings})
     names = {why.name_of(setting["trunk"], setting["angle"]) for setting in settings}
-    assert all(TrunkSpec.parse(name).config() for name in names)
+    assert all(TrunkSpec.parse(name) for name in names)
 
 
 def test_tables_that_share_a_folder_agree_on_its_runs():
