@@ -71,6 +71,14 @@ def test_files_are_found_in_each_place(tmp_path, nowhere, inner, monkeypatch):  
         data.cifar10("test", tmp_path / "empty")
 
 
+@pytest.mark.parametrize("inner", [".", "cifar-10-batches-py"])
+def test_the_python_version_is_named(tmp_path, inner):
+    (tmp_path / inner).mkdir(exist_ok=True)
+    (tmp_path / inner / "data_batch_1").write_bytes(b"a pickle")
+    with pytest.raises(FileNotFoundError, match="holds the Python version, .* docs/guide/data.md"):
+        data.cifar10("train", tmp_path)
+
+
 def archive(path, files, folder="cifar-10-batches-bin"):
     with tarfile.open(path, "w:gz") as tar:
         for name, raw in files.items():

@@ -87,10 +87,12 @@ def test_all_spellings_give_the_same_arrays(tmp_path, nowhere, name):
 
 def test_dotted_names_and_unzipped_gz_are_read(tmp_path, nowhere):
     images = write_mnist(tmp_path)["test"][0]
-    for i, dotted in enumerate(("t10k-images.idx3-ubyte", "t10k-labels.idx1-ubyte")):
-        path = tmp_path / FILES[i]
-        (tmp_path / dotted).write_bytes(gzip.decompress(path.read_bytes()))
-        path.unlink()
+    for i, dotted in enumerate(("t10k-images.idx3-ubyte.gz", "t10k-labels.idx1-ubyte.gz")):
+        (tmp_path / FILES[i]).rename(tmp_path / dotted)
+    np.testing.assert_array_equal(data.mnist("test", tmp_path)[0], images)
+    for dotted in tmp_path.glob("t10k-*.gz"):
+        dotted.with_suffix("").write_bytes(gzip.decompress(dotted.read_bytes()))
+        dotted.unlink()
     np.testing.assert_array_equal(data.mnist("test", tmp_path)[0], images)
     (tmp_path / "t10k-images.idx3-ubyte").rename(tmp_path / FILES[0])
     np.testing.assert_array_equal(data.mnist("test", tmp_path)[0], images)
@@ -210,6 +212,21 @@ def test_images_and_labels_that_do_not_fit_are_refused(tmp_path, images, labels)
         (tmp_path / file).write_bytes(gzip.compress(idx(array.astype(np.uint8))))
     with refused(r"t10k-images.*expected \(N, 28, 28\)"):
         data.mnist("test", tmp_path)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_file_of_the_official_size_that_is_another_one_is_named(
+        tmp_path, real_mnist, capsys, zipped):
+    for path in data.find("mnist", FILES, real_mnist):
+        with data.unzipped(path) as f:
+            raw = bytearray(f.read())
+        raw[-1] ^= 1                                      # one wrong bit
+        (tmp_path / path.name).write_bytes(gzip.compress(raw, 1) if zipped else raw)
+    data.mnist("test", real_mnist)
+    assert capsys.readouterr().err == ""
+    data.mnist("test", tmp_path)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and all("another SHA-256 than MNIST's file" in line for line in lines)
 
 
 # -------------------------------------------------------------------------- real data

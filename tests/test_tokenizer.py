@@ -236,6 +236,32 @@ def test_merges_of_another_tokenizer_are_refused(tmp_path):
         tokenizer.find(tmp_path, 300)
 
 
+DECODER = {"259": {"content": "<user>", "lstrip": True}, "260": {"content": "<s>", "special": True}}
+
+
+@byte_pairs
+@pytest.mark.parametrize("file, settings, ids", [
+    ("added_tokens.json", {"<user>": 259, "<s>": 260}, [257, 220, 259, 71, 260]),
+    ("tokenizer_config.json", {"added_tokens_decoder": DECODER}, [257, 259, 71, 260])])
+def test_an_added_token_is_one_token(tmp_path, file, settings, ids):
+    (save(tmp_path) / file).write_text(json.dumps(settings))
+    t = tokenizer.find(tmp_path, 261)
+    assert t.encode("low <user>h<s>") == ids and t.decode([259, 260]) == "<user><s>"
+    assert tokenizer_files(tmp_path, 261)[file] == (tmp_path / file).read_bytes()
+    with pytest.raises(ValueError, match="has 261 tokens"):
+        tokenizer.find(tmp_path, 260)
+
+
+@byte_pairs
+@pytest.mark.parametrize("settings, message", [
+    ({"<user>": 300}, "'<user>' has the number 300, expected 259"),
+    ({"<user>": "x"}, "merges.txt: "), ([], "added_tokens.json: expected a JSON object")])
+def test_damaged_added_tokens_are_refused(tmp_path, settings, message):
+    (save(tmp_path) / "added_tokens.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=f"^[^\n]*{message}[^\n]*$"):
+        tokenizer.find(tmp_path, 400)
+
+
 # ----------------------------------------------------------------------------- GPT-2
 
 
@@ -306,6 +332,19 @@ def test_a_book_equals_transformers(gpt2, reference):
         pytest.skip("no books in MINIFPT_DATA")
     text = books[0].read_text(encoding="utf-8")[:300_000]
     assert gpt2.encode(text) == reference.encode(text)
+
+
+@byte_pairs
+@pytest.mark.oracle
+def test_added_tokens_equal_transformers(tmp_path):
+    """In a folder as older versions of Transformers wrote it, without tokenizer.json."""
+    transformers = pytest.importorskip("transformers")
+    vocab = {symbol: i for i, symbol in enumerate([*SYMBOLS, "<|endoftext|>"])}
+    (save(tmp_path, vocab=vocab) / "added_tokens.json").write_text('{"<user>": 259, "<b>": 260}')
+    theirs = transformers.GPT2Tokenizer.from_pretrained(tmp_path)
+    ours = tokenizer.find(tmp_path, 300)
+    for text in ("<user>hi", "low <user> low<b>", "<b><|endoftext|> <user>", "<use>"):
+        assert ours.encode(text) == theirs(text)["input_ids"]
 
 
 @pytest.mark.oracle

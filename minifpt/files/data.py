@@ -1,11 +1,10 @@
 """Data sets: find their files, or download them, and read them."""
 
 import gzip
-import io
+import hashlib
 import json
 import math
 import os
-import re
 import shutil
 import sys
 import tarfile
@@ -18,8 +17,6 @@ import numpy as np
 from . import cache_folder, one_line, write_beside
 
 MOST = 1 << 28                                            # bytes of a file
-PIECE = 1 << 20                                           # characters of JSON that are read at once
-MOST_RECORD = 1 << 24                                     # characters of a JSON record
 URLS = {"mnist": "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "cifar10": "https://www.cs.toronto.edu/~kriz/"}
 # The names of a data set's folder: ours, and the one in its archive.
@@ -32,7 +29,7 @@ ARCHIVES = {"cifar10": ("cifar-10-binary.tar.gz",         # name, and SHA-256
 ELSEWHERE = {"homology": "they are in http://s3.amazonaws.com/songlabdata/proteindata/"
                          "data_raw_pytorch/remote_homology.tar.gz (TAPE, as JSON): unpack it"}
 FOLDS = 1195                                              # classes of remote homology
-SHA256 = {                                                # MNIST's files
+SHA256 = {                                                # of MNIST's files
     "train-images-idx3-ubyte.gz":
         "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
     "train-labels-idx1-ubyte.gz":
@@ -42,6 +39,11 @@ SHA256 = {                                                # MNIST's files
     "t10k-labels-idx1-ubyte.gz":
         "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
 }
+OFFICIAL = {                                              # of what is in them, without gzip
+    (60000, 28, 28): "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    (60000,): "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    (10000, 28, 28): "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    (10000,): "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"}
 
 
 def find(name, files, data=None):
@@ -63,6 +65,7 @@ def find(name, files, data=None):
             paths = [path for file in files for path in spellings(folder, file)[:1]]
             if len(paths) == len(files):
                 return paths
+    refuse_pickles(name, places)
     if data:
         raise FileNotFoundError(f"{name}: {data} does not hold {' and '.join(files)}, "
                                 f"neither itself nor in its folder {' or '.join(inner)}"
@@ -80,8 +83,18 @@ def find(name, files, data=None):
 def spellings(folder, file):
     """Return the paths of ``file`` in ``folder``: gzipped or not, ``-idx`` or ``.idx``."""
     plain = file.removesuffix(".gz")
-    names = (plain + ".gz", plain, plain.replace("-idx", ".idx"))
+    names = [spelling + end for spelling in (plain, plain.replace("-idx", ".idx"))
+             for end in (".gz", "")]
     return [folder / name for name in names if (folder / name).is_file()]
+
+
+def refuse_pickles(name, places):
+    """Raise ``FileNotFoundError`` if a place holds CIFAR-10's Python version."""
+    for folder in [f for place in places for f in (place, place / "cifar-10-batches-py")]:
+        if name == "cifar10" and (folder / "data_batch_1").is_file():
+            raise FileNotFoundError(
+                f"cifar10: {folder} holds the Python version, whose pickles minifpt does not open: "
+                "convert them as docs/guide/data.md shows, or take the binary version")
 
 
 def download(name, file, sha256, folder, missing):
@@ -154,14 +167,25 @@ def read_idx(path, ndim):
     return np.frombuffer(raw, np.uint8).reshape(shape)
 
 
+def idx_hash(array):
+    """Return the SHA-256 of an array's IDX file."""
+    lengths = b"".join(n.to_bytes(4, "big") for n in array.shape)
+    return hashlib.sha256(bytes([0, 0, 8, array.ndim]) + lengths + array.tobytes()).hexdigest()
+
+
 def mnist(split, data=None):
     """Return the digits of a split: images uint8 (N, 28, 28), labels uint8 (N,) in 0 ... 9.
 
-    ``split`` is "train" or "test"; see :func:`find` for ``data``.  The arrays are read-only.
+    ``split`` is "train" or "test"; see :func:`find` for ``data``.  The arrays are read-only.  Files
+    of the official size with other contents are named on stderr.
     """
     stem = {"train": "train", "test": "t10k"}[split]
     paths = find("mnist", [file for file in SHA256 if file.startswith(stem)], data)
     images, labels = read_idx(paths[0], 3), read_idx(paths[1], 1)
+    for path, array in zip(paths, (images, labels), strict=True):
+        if OFFICIAL.get(array.shape, "") not in ("", idx_hash(array)):
+            print(f"minifpt: {path} has another SHA-256 than MNIST's file: it is damaged, or "
+                  "another data set of this form, such as Fashion-MNIST", file=sys.stderr)
     if images.shape != (len(labels), 28, 28) or len(labels) == 0 or labels.max() > 9:
         raise ValueError(f"{paths[0]}: images {images.shape} with {len(labels)} labels, "
                          "expected (N, 28, 28), N at least 1, with N labels from 0 to 9")
@@ -220,26 +244,16 @@ def remote_homology(split, data=None):
 
 
 def records(path):
-    """Yield the records of a JSON file that holds a list of them.  They are read one by one,
-    because TAPE's files have 25 numbers for each amino acid, which would fill the memory."""
-    decoder, between, n = json.JSONDecoder(), re.compile(r"[\s,]*"), 0
-    with unzipped(path) as raw:
-        f = io.TextIOWrapper(raw, "latin-1")              # its strings are ASCII
-        text, at = f.read(PIECE).lstrip(), 1
-        if not text.startswith("["):
-            raise ValueError(f"{path}: starts with {text[:20]!r}, expected '[', a JSON list of "
-                             "records")
-        while True:
-            at = between.match(text, at).end()
-            if text.startswith("]", at):
-                return
-            try:
-                record, at = decoder.raw_decode(text, at)
-            except (ValueError, RecursionError):          # the record is not complete yet
-                more = f.read(PIECE)
-                if not more or len(text) - at > MOST_RECORD:
-                    raise ValueError(f"{path}: record {n + 1} is not JSON, or cut short") from None
-                text, at = text[at:] + more, 0
-                continue
-            n += 1
-            yield record
+    """Return the records of a JSON file that holds a list of them, with the fields that are read:
+    TAPE's files have 25 numbers for each amino acid, too."""
+    def read(record):
+        return {key: record[key] for key in ("primary", "fold_label", "protein_length")
+                if key in record}
+    try:
+        with unzipped(path) as f:
+            values = json.load(f, object_hook=read)
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as e:
+        raise ValueError(f"{path}: not JSON, or cut short ({one_line(e)})") from None
+    if not isinstance(values, list):
+        raise ValueError(f"{path}: expected a JSON list of records")
+    return values

@@ -9,11 +9,13 @@ The library ``tokenizers`` does the work (``pip install tokenizers``, or the ext
 import json
 from pathlib import Path
 
-from . import DAMAGE, one_line, read_text
+from . import DAMAGE, one_line, read_json, read_text
 
 END = "<|endoftext|>"
-# Beside weights, or NAME.merges.txt and so on; the first two hold a tokenizer, the others settings.
-FILES = "tokenizer.json", "merges.txt", "vocab.json", "tokenizer_config.json"
+# Beside weights, or NAME.merges.txt and so on; the first two hold a tokenizer, the others add to
+# the second.
+FILES = ("tokenizer.json", "merges.txt", "vocab.json", "tokenizer_config.json",
+         "added_tokens.json")
 
 
 class Bytes:
@@ -40,8 +42,9 @@ class BPE:
     of a ``merges.txt``.
 
     A ``vocab.json`` or ``NAME.vocab.json`` beside it gives the ids.  Without one the ids are in
-    GPT-2's order: the 256 bytes, then the result of each merge, then ``<|endoftext|>``.  Raises
-    ``FileNotFoundError`` or ``ValueError``.
+    GPT-2's order: the 256 bytes, then the result of each merge, then ``<|endoftext|>``.  Tokens of
+    an ``added_tokens.json`` or of ``tokenizer_config.json`` follow; each is one token wherever it
+    stands in a text.  Raises ``FileNotFoundError`` or ``ValueError``.
     """
 
     def __init__(self, path):
@@ -54,17 +57,34 @@ class BPE:
             # Not splitlines, which would cut at odd characters.
             merges = [tuple(line.split(" ")) for line in read_text(path).split("\n")
                       if line and not line.startswith("#version")]
-            beside = path.with_name(path.name.replace("merges.txt", "vocab.json"))
             symbols = [*byte_vocabulary(), *map("".join, merges), END]
             vocab = {symbol: i for i, symbol in enumerate(dict.fromkeys(symbols))}
-            if beside != path and beside.is_file():
-                vocab = parse_vocab(read_text(beside), symbols[:-1])
+            if beside(path, "vocab.json").is_file():
+                vocab = parse_vocab(read_text(beside(path, "vocab.json")), symbols[:-1])
             self.bpe = ByteLevelBPETokenizer(vocab, merges)
+            if END in vocab:
+                self.bpe.add_special_tokens([END])
+            self.add_tokens(path)
         except Exception as e:                            # tokenizers raises no class of its own
             raise ValueError(f"{path}: {one_line(e)}") from None
-        if END in vocab:
-            self.bpe.add_special_tokens([END])
-        self.vocab_size = max(vocab.values()) + 1
+        self.vocab_size = max(self.bpe.get_vocab().values()) + 1
+
+    def add_tokens(self, merges):
+        """Add the tokens that files beside ``merges`` list after its vocabulary."""
+        path = beside(merges, "added_tokens.json")
+        tokens = {content: (number, {}) for content, number in read_settings(path).items()}
+        path = beside(merges, "tokenizer_config.json")
+        for number, token in read_settings(path).get("added_tokens_decoder", {}).items():
+            flags = {flag: token[flag] for flag in ("lstrip", "rstrip", "single_word", "normalized",
+                                                    "special") if flag in token}
+            tokens[token["content"]] = int(number), flags
+        AddedToken = library(merges).AddedToken
+        for content, (number, flags) in sorted(tokens.items(), key=lambda item: item[1][0]):
+            add = self.bpe.add_special_tokens if flags.get("special") else self.bpe.add_tokens
+            add([AddedToken(content, **flags)])
+            if self.bpe.token_to_id(content) != number:
+                raise ValueError(f"the added token '{content:.60}' has the number {number}, "
+                                 f"expected {self.bpe.token_to_id(content)}, the next one")
 
     def encode(self, text):
         """Return the ids of a text as a list; ``<|endoftext|>`` in the text is one token."""
@@ -149,15 +169,23 @@ def is_bytes(path):
     return True
 
 
+def beside(merges, name):
+    """Return the path of another file of the tokenizer of a ``merges.txt`` or ``NAME.merges.txt``.
+    """
+    return merges.with_name(merges.name.removesuffix("merges.txt") + name)
+
+
+def read_settings(path):
+    """Return the JSON object in a file, an empty one if there is no such file."""
+    return read_json(path) if path.is_file() else {}
+
+
 def check_is_gpt2(merges):
     """Raise ``ValueError`` if the file beside a ``merges.txt`` names another tokenizer than
     GPT-2's, or options that :class:`BPE` lacks, which would give other tokens."""
-    path = merges.with_name(merges.name.replace("merges.txt", "tokenizer_config.json"))
-    try:
-        config = json.loads(read_text(path)) if path.is_file() else {}
-        kind = config.get("tokenizer_class")
-    except DAMAGE as e:
-        raise ValueError(f"{path}: {one_line(e)}") from None
+    path = beside(merges, "tokenizer_config.json")
+    config = read_settings(path)
+    kind = config.get("tokenizer_class")
     if kind and not str(kind).startswith("GPT2"):
         raise ValueError(f"{merges}: is of a {kind!s:.60}, which splits text differently from "
                          "GPT-2's: put its tokenizer.json there")
