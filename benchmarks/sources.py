@@ -13,10 +13,10 @@ import sys
 
 import numpy as np
 
+from benchmarks.tasks import SMALL, STOP, Copy, Formal
 from minifpt import cli
 from minifpt.checks import whole
 from minifpt.experiments import pretrain
-from minifpt.tasks.formal import SMALL, STOP, Copy, Formal
 
 POP = ord("-")
 
@@ -150,7 +150,7 @@ def add_sources():
     """Let ``minifpt.experiments.pretrain`` know these sources."""
     for name, (text, task) in PROCEDURES.items():
         pretrain.SOURCES[name], pretrain.TASKS[name] = text, task
-        pretrain.DEFAULTS[name] = pretrain.DEFAULTS["brackets"]
+        pretrain.DEFAULTS[name] = {"steps": 1500, "batch_size": 16, "lr": 3e-3}
 
 
 def main():

@@ -541,7 +541,7 @@ def test_pretrain_writes_weights_and_resumes(folder, capsys):
     assert main(line + " --resume") == 0
     assert before[folder / "minigpt-language.npz"] == (folder / "minigpt-language.npz").read_bytes()
     capsys.readouterr()
-    assert main("pretrain brackets --out v.2 --shape 1x1x8 --steps 1 --batch-size 1") == 0
+    assert main("pretrain bits --out v.2 --shape 1x1x8 --steps 1 --batch-size 1") == 0
     assert capsys.readouterr().out.startswith("v.2.npz: ") and (folder / "v.2.npz").exists()
     (folder / "d").mkdir()
     (folder / "d" / "x").touch()

@@ -7,7 +7,6 @@ import functools
 import graphlib
 import re
 import shlex
-import shutil
 import textwrap
 from pathlib import Path
 from unittest.mock import patch
@@ -17,7 +16,6 @@ from conftest import load_module
 
 from minifpt import cli, layers
 from minifpt.experiments import compare, runs_table
-from minifpt.files.weights import shipped
 from minifpt.freeze import FreezeMask
 from minifpt.trunks.names import TrunkSpec
 
@@ -89,8 +87,6 @@ def test_the_commands_parse(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_files(path, tmp_path)
     text = path.read_text(encoding="utf-8")               # what other commands would make
-    if "minigpt-brackets.npz" in text:
-        shutil.copy(shipped("minigpt-bits.npz"), tmp_path / "minigpt-brackets.npz")
     if "language-wide.npz" in text:
         TrunkSpec.parse("random:1x2x256").make().save(tmp_path / "language-wide.npz")
     for argv in commands(path):

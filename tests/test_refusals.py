@@ -84,7 +84,6 @@ COMPARE = "compare bit-xor --models random --steps 1 "
     (COMPARE + "--choices 3", "--choices is for --rates"),
     ("steps bit-xor --frames 3", "--frames is for --every"),
     ("train typos --data books", "typos has no option 'data'"),
-    ("train few --of listops --data lra", "few: listops has no option data"),
     ("train typos --files ''", "text: no file or folder ''"),
     (COMPARE + "--rates 1 2 --lr 3", "expected --lr or --rates, not both"),
     ("pretrain bits --data nowhere", "data is for images and vision"),
@@ -308,7 +307,6 @@ BAD = [                                                   # (call, message)
     *each(lambda rng: fpt().forward(X, train=True, rng=rng), [0, "x", np.random.default_rng],
           "rng is .*: pass rng=np.random.default_rng"),
     *each(lambda rng: xor().batch(rng, 2), [0, "x"], "rng is .*, expected np.random.default_rng"),
-    (lambda: tasks.get("few").batch(0, 2), "rng is .*, expected np.random.default_rng"),
     (lambda: back(fpt(), X, is_frozen=True), FROZEN),
     (lambda: back(trunk(), np.repeat(X, 8, 2), is_frozen=True, need_dx=False), FROZEN),
     (lambda: back(language_model(), IDS, is_frozen=True), FROZEN),
@@ -343,7 +341,6 @@ BAD = [                                                   # (call, message)
     (lambda: train(out="run", config={"a": object()}), "cannot be kept in a file"),
     *each(tasks.Text, [3, [None], {"a.txt": 1}], "text: files is .*expected paths of text files"),
     (lambda: tasks.get(["bit-xor"]), "no task"),
-    (lambda: tasks.get("few", of=["digits"]), "few: of is"),
     *[row for do in ("loss", "accuracy") for row in (
         (lambda do=do: getattr(xor(), do)(X.tolist(), IDS), "logits is a list"),
         (lambda do=do: getattr(xor(), do)(np.zeros((2, 2, 2)), [[0, 0]]), "y is a list, expected"),

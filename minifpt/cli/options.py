@@ -155,18 +155,15 @@ TASKS_OR_RUNS = option("tasks", nargs="*", metavar="TASK|RUN", help=(
     f"{NAMES}, or FILE.py:CLASS, your own task; or the folder of a finished run"))
 # The help of each option of a task.
 TASK_OPTIONS = {
-    "n": "bits in a string", "digits": "digits of a number", "strings": "strings to remember",
+    "n": "bits in a string", "strings": "strings to remember",
     "bits": "bits in a string", "patch": "numbers in a token, or pixels along its side",
     "augment": "shift and mirror the training images: true or false",
     "data": "folder of the data's files", "side": "pixels along a side",
     "size": "pixels along a side", "length": "tokens in an example",
-    "of": "task with the images", "labels": "labelled examples to train on",
-    "draw": "seed of the choice of labelled examples", "items": "strings to remember",
     "holdout": "which test cases are not in training",
     "depth": "deepest nesting", "arguments": "most arguments of an operation",
-    "least": "fewest tokens", "files": "text or data files", "p": "prime modulus",
-    "symbols": "symbols in the alphabet", "tokens": "tokens in an example",
-    "source": "where the symbols come from", "held_out": "share of each text for the test",
+    "least": "fewest tokens", "files": "text or data files", "tokens": "tokens in an example",
+    "held_out": "share of each text for the test",
     "share": "share of letters that are typos", "cut": "first symbols to show, without ']'"}
 
 
