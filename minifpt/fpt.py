@@ -124,7 +124,6 @@ class FPT(Layer):
         if spec:
             fpt.built |= {"model": spec.text, "dropout": dropout}
         if hasattr(fpt.trunk, "add_positions") and fpt.trunk.wpe.weight.trainable:
-            tokens += len(fpt.trunk.prefix.data) if hasattr(fpt.trunk, "prefix") else 0
             if tokens > fpt.trunk.config.n_positions:     # the new ones are trained like the others
                 fpt.built["n_positions"] = tokens
                 fpt.trunk.add_positions(tokens, seed)
@@ -225,14 +224,12 @@ class FPT(Layer):
     def counts(self, tokens=None):
         """Return ``{group: (parameters, trained)}``.
 
-        With ``tokens``, only the positions of an input of that length, and of a prefix before it,
-        count: no gradient ever reaches the others.
+        With ``tokens``, only the positions of an input of that length count: no gradient ever
+        reaches the others.
         """
         count = {}
         if tokens is not None:
             tokens = checks.whole("counts", "tokens", tokens)
-        if tokens is not None and hasattr(self.trunk, "prefix"):
-            tokens += len(self.trunk.prefix.data)
         for _, p in self.named_parameters():
             group, size, learns = p.group, p.data.size, p.trained_size()
             if group == "pos" and tokens is not None:

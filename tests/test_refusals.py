@@ -381,7 +381,6 @@ BAD = [                                                   # (call, message)
     *each(lambda names: minifpt.gradcheck(F.relu, F.relu_backward, (X,), names=names),
           ["x", 5, [], [1], ["a", "b"], [["a"]], {"a": 1}], "gradcheck: the names are"),
     (lambda: minifpt.gradcheck(layers.Linear(1, 2, float), X, names=["bias"]), "the names are"),
-    (lambda: adapters.put(*[fpt()] * 2, layers.Linear(2, 2)), "put: the model holds no such FPT"),
     *each(lambda n: trunk().add_positions(n), SIZES[:3], f"add_positions: n {EXPECTED_SIZE}"),
     *each(lambda seed: trunk().add_positions(20, seed), WRONG_SEEDS, f"add_positions: {SEED}"),
     *[(lambda name=name, x=x: minifpt.gradcheck(F.relu, F.relu_backward, (X,), **{name: x}),

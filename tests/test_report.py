@@ -212,21 +212,15 @@ def test_chance_is_the_share_of_an_even_map():
     """An output token of XOR sees itself and all before, of which it needs two."""
     task = tasks.get("bit-xor", n=3)
     mean, mask = np.tril(np.ones((1, 1, 6, 6))), task.needed(np.zeros((4, 6, 1)))
-    maps = attention.Maps(mean, mean[..., :0], None)
+    maps = attention.Maps(mean, None)
     assert attention.chance(mask, maps) == pytest.approx(np.mean([2 / 4, 2 / 5, 2 / 6]))
-    maps = maps._replace(prefix=np.ones((1, 1, 6, 3)))  # three tokens more to see
-    assert attention.chance(mask, maps) == pytest.approx(np.mean([2 / 7, 2 / 8, 2 / 9]))
 
 
 def test_moved_is_half_the_sum_of_the_changes():
     before = np.array([[[[1.0, 0], [0.5, 0.5]]]])
     after = np.array([[[[1.0, 0], [0.9, 0.1]]]])
-    subject = attention.Subject("x", *(attention.Maps(a, a[..., :0], None)
-                                       for a in (before, after)))
+    subject = attention.Subject("x", *(attention.Maps(a, None) for a in (before, after)))
     np.testing.assert_allclose(subject.moved, [[0.2]])
-    halves = [attention.Maps(0.5 * before, 0.5 + 0 * before[..., :1], None),
-              attention.Maps(before, 0 * before[..., :1], None)]
-    np.testing.assert_allclose(attention.Subject("x", *halves).moved, [[0.5]])   # off the prefix
 
 
 def test_two_models_of_one_label_stay_apart(made, capsys, tmp_path):
