@@ -410,7 +410,7 @@ def test_plan_takes_the_paper_s_mask_and_the_task_s_batch_size(capsys, monkeypat
     def planned(*args):
         calls.append(args)
         task, spec, mask, batch, dropout, adapt = args
-        trunk = minifpt.GPT2(spec.config(dropout), seed=None)
+        trunk = minifpt.GPT2(minifpt.trunks.config_for(spec, dropout), seed=None)
         model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
         return plan.Plan(3.6, 0.5, 2.5e9, 2_000_000_000, model)
     monkeypatch.setattr(plan, "plan", planned)

@@ -66,7 +66,7 @@ def full_grid(out, names=("bit-xor",), models=("random",), seeds=range(2), **kw)
 
 
 def make_trunk(text, seed=0, dropout=None, dtype=np.float32):
-    return TrunkSpec.parse(text).make(seed, dropout, dtype)
+    return minifpt.trunks.get(text, seed, dropout, dtype)
 
 
 def history(*accuracies):
@@ -222,7 +222,7 @@ def test_a_trunk_of_the_user_s_own_takes_the_options_that_it_has(own):
 
 def test_a_config_is_read_without_making_the_trunk(model, own, tiny):
     def config(text, dropout=None):
-        return TrunkSpec.parse(text).config(dropout)
+        return minifpt.trunks.config_for(text, dropout)
     want = minifpt.GPT2Config(**TINY, dropout=0.3)
     assert config(model) == config(f"statistics:{model}") == want
     assert config(model, 0.2).dropout == 0.2 and config(f"statistics:{model}", 0.0).dropout == 0.0

@@ -174,7 +174,7 @@ def test_a_bert_has_forms_and_a_start():
     ("random:llama:1x2x16,qk=antisymmetric", "rotary positions"),
     ("minillama-tiny,qk=positive", "rotary positions|as many heads")])
 def test_a_wrong_switch_gets_one_line(text, message):
-    for action in (trunks.get, lambda t: trunks.TrunkSpec.parse(t).config()):
+    for action in (trunks.get, trunks.config_for):
         with pytest.raises(ValueError, match=message) as e:
             action(text)
         assert "\n" not in str(e.value)
@@ -187,7 +187,7 @@ def test_a_wrong_switch_gets_one_line(text, message):
 def test_the_label_names_the_switch(text, label):
     spec = trunks.TrunkSpec.parse(text)
     assert spec.label == label
-    assert spec.config() == trunks.TrunkSpec.parse(text.rpartition(",")[0]).config()
+    assert trunks.config_for(spec) == trunks.config_for(text.rpartition(",")[0])
 
 
 # ------------------------------------------------------------------------------------- the start

@@ -92,9 +92,9 @@ def test_examples_need_no_data(task, monkeypatch):
 def test_shapes_by_name_need_no_weights(name, monkeypatch):
     monkeypatch.setattr(weights, "folders", lambda: [])
     want = minifpt.GPT2Config(**SHAPES[name], dropout=0.3)
-    assert TrunkSpec.parse(name).config(0.3) == want
-    assert TrunkSpec.parse(f"random:{name}").config(0.3) == want
-    assert TrunkSpec.parse(f"{name}+attn=random:{name}+mlp={name}").config(0.3) == want
+    assert minifpt.trunks.config_for(name, 0.3) == want
+    assert minifpt.trunks.config_for(f"random:{name}", 0.3) == want
+    assert minifpt.trunks.config_for(f"{name}+attn=random:{name}+mlp={name}", 0.3) == want
 
 
 @pytest.mark.parametrize("model", ["nope", "statistics:nope", "nope+attn=random",

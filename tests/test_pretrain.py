@@ -176,8 +176,8 @@ def test_each_source_pretrains_a_trunk_that_loads(pretrained, source, causal, ta
     later[:, -1] = rng.standard_normal(8)
     for text in (path, f"statistics:{path}", f"{path}+attn,mlp,ln,pos=statistics:{path}"):
         spec = TrunkSpec.parse(text)
-        trunk = spec.make()
-        assert trunk.config.causal is spec.config().causal is causal
+        trunk = minifpt.trunks.get(spec)
+        assert trunk.config.causal is minifpt.trunks.config_for(spec).causal is causal
         assert spec.label.startswith(("statistics", source))
         same = np.array_equal(trunk.forward(x)[0][:, 0], trunk.forward(later)[0][:, 0])
         assert same is causal

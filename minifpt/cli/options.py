@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from .. import tasks
 from ..experiments import compare as experiments
-from ..trunks import forms
-from ..trunks.names import USERS_OWN, TrunkSpec
+from ..trunks import TrunkSpec, config_for, forms
+from ..user_files import USERS_OWN
 
 MODEL_NAME = "minigpt-language"
 TRUNKS = """\
@@ -24,9 +24,7 @@ A MODEL is one of
                           of 1.41 / sqrt(channels); GPT-2's is 0.55
     random:llama:6x4x128  a random Llama; 6x4/2x128: 2 heads of keys and values
     random@paper          random as in the paper: 0.02 at 768 channels
-    mimetic               random, with attention that looks pretrained
     statistics:NAME       random, with each array's mean and standard deviation
-    spectrum:NAME         random, with each matrix's singular values
     lstm:3x128            a random LSTM; ,residual and ,positions add these
     ...,qk=105            after a random one: 105 degrees between each head's
                           queries and keys, or positive (0), negative (180),
@@ -96,7 +94,7 @@ def model(text):
     it takes long to build or does not fit into memory."""
     try:
         spec = TrunkSpec.parse(text)
-        config = spec.config() if spec.kind in ("random", "mimetic", "lstm") else None
+        config = config_for(spec) if spec.kind in ("random", "lstm") else None
     except (ValueError, OSError):                         # the command says what is wrong
         return text
     weights = 12 * config.n_layer * config.n_embd ** 2 if config else 0

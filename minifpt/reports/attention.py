@@ -15,7 +15,7 @@ from ..experiments.tables import markdown
 from ..files import outputs, plots
 from ..fpt import FPT
 from ..tracing import trace
-from ..trunks.names import TrunkSpec
+from ..trunks import TrunkSpec, config_for
 
 ROWS = 256                                                # tokens that are traced at a time
 COLUMNS = ["trunk", "state", "layer", "head", "needed", "even", "moved"]
@@ -123,7 +123,7 @@ def like(settings):
     """Return the default of ``--model``: random weights of a run's shape.  A run that has random
     weights, a trunk of the user's own, or one without a causal mask gets no reference."""
     spec = TrunkSpec.parse(settings["model"])
-    config = None if spec.kind == "random" else spec.config()
+    config = None if spec.kind == "random" else config_for(spec)
     if not hasattr(config, "n_head") or not getattr(config, "causal", True):
         return []                                         # an LSTM has no heads
     llama, groups = "llama:" * hasattr(config, "n_group"), getattr(config, "n_group", config.n_head)

@@ -10,6 +10,7 @@ import inspect
 from contextlib import suppress
 from typing import Any
 
+from ..user_files import USERS_OWN, load_object
 from ..users import suggestion
 from .base import DEFAULTS, Choices, Task, check_task, defaults_of
 from .bits import BitMemory, BitXOR
@@ -36,10 +37,8 @@ def task_class(name):
     """Return the class of a task's name or ``FILE.py:CLASS``; ``ValueError`` for an unknown one."""
     if str(name).endswith(".py"):
         raise ValueError(f"{name}: expected the class in this file, too: {name}:CLASS")
-    if ".py:" in str(name):
-        from ..trunks.names import USERS_OWN, load_object  # SciPy is loaded only where it is used
-        if USERS_OWN.fullmatch(str(name)):
-            return load_object(name)
+    if USERS_OWN.fullmatch(str(name)):
+        return load_object(name)
     if not isinstance(name, str) or name not in TASKS:
         raise ValueError(f"no task '{name}'{suggestion(name, TASKS)}: expected one of "
                          f"{', '.join(names())}, or FILE.py:CLASS")
