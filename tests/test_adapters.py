@@ -121,13 +121,10 @@ def test_merging_one_of_two_layers_that_share_a_weight_leaves_the_other_alone():
 
 
 @pytest.mark.parametrize("trunk", TRUNKS)
-@pytest.mark.parametrize("kind", [None, *KINDS[:2]])
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))],
-                         ids=["deepcopy", "pickle"])
-def test_a_copy_computes_the_same_and_shares_nothing(trunk, kind, copied):
-    model = fpt(trunk)
-    randomised(adapters.adapt(model, kind) if kind else model)
-    want, other = model.predict(batch()), copied(model)
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_a_copy_computes_the_same_and_shares_nothing(trunk, kind):
+    model = randomised(adapters.adapt(fpt(trunk), kind))
+    want, other = model.predict(batch()), pickle.loads(pickle.dumps(model))
     assert [n for n, _ in other.named_parameters()] == [n for n, _ in model.named_parameters()]
     assert np.array_equal(other.predict(batch()), want)
     randomised(other)

@@ -205,8 +205,9 @@ def first_form(model):
 @pytest.mark.parametrize("task", [minifpt.tasks.get("bit-memory", bits=8, patch=4),
                                   minifpt.tasks.get("listops")])
 def test_the_start_has_the_sign_and_the_norm_that_it_says(name, task):
-    drawn, aligned, opposed = (minifpt.FPT.for_task(task, name, start=start)
-                               for start in (None, "aligned", "opposed"))
+    drawn, aligned, opposed, again = (minifpt.FPT.for_task(task, name, start=start)
+                                      for start in (None, "aligned", "opposed", "aligned"))
+    assert np.array_equal(aligned.input.weight.data, again.input.weight.data)
     traces = [np.trace(first_form(m)) for m in (opposed, drawn, aligned)]
     assert traces[0] < -abs(traces[1]) and traces[2] > abs(traces[1])
     for model in (aligned, opposed):
@@ -228,13 +229,6 @@ def test_no_orthogonal_rows_have_a_more_positive_form():
             q, _ = np.linalg.qr(w.T + scale * rng.standard_normal(w.T.shape))
             w[...] = 1.41 * q.T
             assert np.trace(first_form(model)) < best
-
-
-def test_the_start_depends_on_the_seed_alone():
-    task = minifpt.tasks.get("bit-memory", bits=8, patch=4)
-    weights = [minifpt.FPT.for_task(task, "minigpt-tiny", seed=seed, start="aligned"
-                                    ).input.weight.data for seed in (0, 0, 1)]
-    assert np.array_equal(weights[0], weights[1]) and not np.allclose(weights[0], weights[2])
 
 
 def test_a_run_records_its_start_and_resumes_to_the_same_bits(tmp_path, capsys):

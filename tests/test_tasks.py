@@ -1,5 +1,4 @@
 import dataclasses
-import inspect
 import json
 import math
 
@@ -197,25 +196,6 @@ def test_get_lists_the_tasks_in_its_error():
 def test_bad_options_are_refused(name, options, message):
     with refused(f"^({name}|text).*{message}"):
         tasks.get(name, **options)
-
-
-ANYTHING = st.one_of(st.none(), st.booleans(), st.integers(-3, 40), st.floats(),
-                     st.text(max_size=3), st.lists(st.integers(0, 9), max_size=2), st.just("fold"))
-
-
-@pytest.mark.parametrize("name", ["cifar10", "cifar10-gray", "homology"])
-@given(st.data())
-def test_any_option_makes_a_task_or_one_line(name, data):
-    options = set(inspect.signature(tasks.task_class(name)).parameters) - {"data"}
-    for _ in range(5):
-        options_of_one = {data.draw(st.sampled_from(sorted(options))): data.draw(ANYTHING)}
-        try:
-            task = tasks.get(name, **options_of_one)
-        except ValueError as e:
-            assert str(e).startswith(f"{name}: ") and "\n" not in str(e)
-        else:
-            assert min(task.tokens, task.input_dim, task.output_dim) >= 1
-            assert tasks.get(name, **json.loads(json.dumps(task.options))).options == task.options
 
 
 # ------------------------------------------------------------------------------- bits
