@@ -427,7 +427,7 @@ def test_plan_takes_the_paper_s_mask_and_the_task_s_batch_size(capsys, monkeypat
                            "2,500 MB at most, 2,000 MB of it weights"]
     assert main("plan bit-xor --dropout 0.1") == 0 and calls[1][4] == 0.1
     assert "full test" not in capsys.readouterr().out     # each batch is fresh: there is none
-    assert main("plan few --of digits") == 0 and "full test" in capsys.readouterr().out
+    assert main("plan digits") == 0 and "full test" in capsys.readouterr().out
     assert main("plan listops") == 0 and "full test" not in capsys.readouterr().out
 
 

@@ -104,8 +104,8 @@ class TrunkSpec:
         if comma and not is_path:
             spec = cls.parse(whole)
             return replace(spec, text=text, qk=read_qk(qk, spec, where))
-        if text.startswith("statistics:"):
-            name = text.removeprefix("statistics:")
+        kind, _, name = text.partition(":")
+        if kind == "statistics":
             if not name:
                 raise ValueError(f"{where}: expected statistics:NAME, the name or path of weights, "
                                  "as in statistics:minigpt-language")
