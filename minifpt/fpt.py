@@ -102,7 +102,7 @@ class FPT(Layer):
 
         Raises ``ValueError`` or ``FileNotFoundError`` for unknown names.
         """
-        from . import adapters, tasks  # these import the core
+        from . import adapters, tasks, trunks  # these import the core
         from .trunks import TrunkSpec, forms
         task = tasks.get(task) if isinstance(task, str) else task
         if not all(hasattr(task, part) for part in ("input_dim", "output_dim", "output_tokens")):
@@ -112,7 +112,7 @@ class FPT(Layer):
         is_name = isinstance(model, (str, os.PathLike, TrunkSpec))
         mask, spec = FreezeMask.parse(freeze), TrunkSpec.parse(model) if is_name else None
         dropout = tasks.defaults_of(task)["dropout"] if dropout is None else dropout
-        trunk = spec.make(seed, dropout) if spec else model
+        trunk = trunks.get(spec, seed, dropout) if spec else model
         fpt = cls(trunk, task.input_dim, task.output_dim, task.output_tokens, seed)
         tokens = checks.whole("FPT", "tokens", getattr(task, "tokens", 0), 0)
         if start is not None:
@@ -124,7 +124,6 @@ class FPT(Layer):
         if spec:
             fpt.built |= {"model": spec.text, "dropout": dropout}
         if hasattr(fpt.trunk, "add_positions") and fpt.trunk.wpe.weight.trainable:
-            tokens += len(fpt.trunk.prefix.data) if hasattr(fpt.trunk, "prefix") else 0
             if tokens > fpt.trunk.config.n_positions:     # the new ones are trained like the others
                 fpt.built["n_positions"] = tokens
                 fpt.trunk.add_positions(tokens, seed)
@@ -225,14 +224,12 @@ class FPT(Layer):
     def counts(self, tokens=None):
         """Return ``{group: (parameters, trained)}``.
 
-        With ``tokens``, only the positions of an input of that length, and of a prefix before it,
-        count: no gradient ever reaches the others.
+        With ``tokens``, only the positions of an input of that length count: no gradient ever
+        reaches the others.
         """
         count = {}
         if tokens is not None:
             tokens = checks.whole("counts", "tokens", tokens)
-        if tokens is not None and hasattr(self.trunk, "prefix"):
-            tokens += len(self.trunk.prefix.data)
         for _, p in self.named_parameters():
             group, size, learns = p.group, p.data.size, p.trained_size()
             if group == "pos" and tokens is not None:

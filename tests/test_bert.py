@@ -69,15 +69,16 @@ def test_names_of_old_checkpoints(folder):
 def test_a_bert_is_taken_as_a_model(folder, tmp_path):
     path = folder()
     spec = TrunkSpec.parse(path)
-    trunk = spec.make(dropout=0.0)
+    trunk = minifpt.trunks.get(spec, dropout=0.0)
     assert isinstance(trunk, BERT) and spec.label == "bert-tiny"
-    assert trunk.config == spec.config(0.0) and spec.config().dropout == 0.1
-    assert (spec.config().causal, spec.config().n_layer, spec.config().layer_norm_epsilon) == (
+    config = minifpt.trunks.config_for(spec)
+    assert trunk.config == minifpt.trunks.config_for(spec, 0.0) and config.dropout == 0.1
+    assert (config.causal, config.n_layer, config.layer_norm_epsilon) == (
         False, 2, 1e-12)
-    drawn = TrunkSpec.parse(f"statistics:{path}").make()
+    drawn = minifpt.trunks.get(f"statistics:{path}")
     assert isinstance(drawn, BERT)
     assert (drawn.h[0].mlp.c_fc.weight.data != trunk.h[0].mlp.c_fc.weight.data).all()
-    mixed = TrunkSpec.parse(f"{path}+attn=statistics:{path}").make()
+    mixed = minifpt.trunks.get(f"{path}+attn=statistics:{path}")
     np.testing.assert_array_equal(mixed.h[1].mlp.c_fc.weight.data, trunk.h[1].mlp.c_fc.weight.data)
     np.testing.assert_array_equal(mixed.h[1].attn.c_attn.weight.data,
                                   drawn.h[1].attn.c_attn.weight.data)
@@ -106,7 +107,7 @@ def test_a_bert_is_taken_as_a_model(folder, tmp_path):
     ({"model_type": "gpt2"}, "n_layer is None")])
 def test_configs_that_do_not_fit(folder, config, message):
     with refused(message):
-        TrunkSpec.parse(folder(**config)).make()
+        minifpt.trunks.get(folder(**config))
 
 
 @pytest.mark.parametrize("name, array, message", [
@@ -125,7 +126,7 @@ def test_tensors_that_do_not_fit(folder, name, array, message):
     else:
         given[f"bert.{name}"] = array.astype(np.float32)
     with refused(message):
-        TrunkSpec.parse(folder(given)).make()
+        minifpt.trunks.get(folder(given))
 
 
 @pytest.mark.oracle
@@ -144,7 +145,7 @@ def test_outputs_equal_those_of_transformers(tmp_path, head, T):
             p += torch.randn_like(p) * 0.15
     theirs.save_pretrained(tmp_path)
     theirs = getattr(theirs, "bert", theirs)
-    ours = TrunkSpec.parse(tmp_path).make(dtype=np.float64)
+    ours = minifpt.trunks.get(tmp_path, dtype=np.float64)
     x, dy = np.random.default_rng(1).standard_normal((2, 2, T, 32))
     start = torch.tensor(x, requires_grad=True)
     out = theirs(inputs_embeds=start).last_hidden_state

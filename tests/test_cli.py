@@ -410,7 +410,7 @@ def test_plan_takes_the_paper_s_mask_and_the_task_s_batch_size(capsys, monkeypat
     def planned(*args):
         calls.append(args)
         task, spec, mask, batch, dropout, adapt = args
-        trunk = minifpt.GPT2(spec.config(dropout), seed=None)
+        trunk = minifpt.GPT2(minifpt.trunks.config_for(spec, dropout), seed=None)
         model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
         return plan.Plan(3.6, 0.5, 2.5e9, 2_000_000_000, model)
     monkeypatch.setattr(plan, "plan", planned)
@@ -427,7 +427,7 @@ def test_plan_takes_the_paper_s_mask_and_the_task_s_batch_size(capsys, monkeypat
                            "2,500 MB at most, 2,000 MB of it weights"]
     assert main("plan bit-xor --dropout 0.1") == 0 and calls[1][4] == 0.1
     assert "full test" not in capsys.readouterr().out     # each batch is fresh: there is none
-    assert main("plan few --of digits") == 0 and "full test" in capsys.readouterr().out
+    assert main("plan digits") == 0 and "full test" in capsys.readouterr().out
     assert main("plan listops") == 0 and "full test" not in capsys.readouterr().out
 
 
@@ -541,7 +541,7 @@ def test_pretrain_writes_weights_and_resumes(folder, capsys):
     assert main(line + " --resume") == 0
     assert before[folder / "minigpt-language.npz"] == (folder / "minigpt-language.npz").read_bytes()
     capsys.readouterr()
-    assert main("pretrain brackets --out v.2 --shape 1x1x8 --steps 1 --batch-size 1") == 0
+    assert main("pretrain bits --out v.2 --shape 1x1x8 --steps 1 --batch-size 1") == 0
     assert capsys.readouterr().out.startswith("v.2.npz: ") and (folder / "v.2.npz").exists()
     (folder / "d").mkdir()
     (folder / "d" / "x").touch()

@@ -13,7 +13,7 @@ from test_plots import png_size
 import minifpt
 from benchmarks.grids import read_rows
 from minifpt import cli, tasks, training
-from minifpt.experiments import compare, job, runs_table, tables
+from minifpt.experiments import compare, job, tables
 from minifpt.files.runs import COLUMNS
 from minifpt.trunks import names as trunks
 from minifpt.trunks.names import TrunkSpec
@@ -66,7 +66,7 @@ def full_grid(out, names=("bit-xor",), models=("random",), seeds=range(2), **kw)
 
 
 def make_trunk(text, seed=0, dropout=None, dtype=np.float32):
-    return TrunkSpec.parse(text).make(seed, dropout, dtype)
+    return minifpt.trunks.get(text, seed, dropout, dtype)
 
 
 def history(*accuracies):
@@ -222,7 +222,7 @@ def test_a_trunk_of_the_user_s_own_takes_the_options_that_it_has(own):
 
 def test_a_config_is_read_without_making_the_trunk(model, own, tiny):
     def config(text, dropout=None):
-        return TrunkSpec.parse(text).config(dropout)
+        return minifpt.trunks.config_for(text, dropout)
     want = minifpt.GPT2Config(**TINY, dropout=0.3)
     assert config(model) == config(f"statistics:{model}") == want
     assert config(model, 0.2).dropout == 0.2 and config(f"statistics:{model}", 0.0).dropout == 0.0
@@ -381,17 +381,36 @@ def test_the_picture_has_an_axis_for_each_task(tmp_path, drawn):
     assert width == 2 * 5.2 * 120 and height > 300
 
 
+DRAWN = """
+from minifpt.tasks import BitXOR
+
+class Drawn(BitXOR):
+    name, redrawn = "drawn", "draw"
+
+    def __init__(self, n=2, draw=0):
+        super().__init__(n)
+        self.chance, self.options = 0.5 + 0.25 / n, {"n": n, "draw": draw}
+"""
+
+
+def write_drawn(folder):
+    """Write a task of the user's own with an option that a grid sets to the seed."""
+    (folder / "drawn.py").write_text(DRAWN)
+    return folder / "drawn.py"
+
+
 def test_compare_writes_a_table_and_a_picture_with_the_chance_of_its_options(tiny, tmp_path, model,
                                                                              monkeypatch):
     levels = []
     monkeypatch.setattr(tables.plots, "mark_level", lambda ax, level, name: levels.append(level))
-    text = compare.compare(tmp_path / "g", ["modular"], [model, "random"], range(2),
-                           task_options={"p": "5"}, options=SMALL, progress=False)
+    task = f"{write_drawn(tmp_path)}:Drawn"
+    text = compare.compare(tmp_path / "g", [task], [model, "random"], range(2),
+                           task_options={"n": "1"}, options=SMALL, progress=False)
     assert (tmp_path / "g" / "table.md").read_text().startswith(text + "\n\n<!-- minifpt ")
     assert "| tiny | " in text and "| random | " in text and text.count("2 seeds") == 2
     assert png_size(tmp_path / "g" / "curves.png")
-    assert 0.2 in levels and 1 / 113 not in levels
-    last = [minifpt.History.load(tmp_path / "g" / "modular" / "random" / s / "metrics.csv")[-1]
+    assert 0.75 in levels and 0.5 not in levels
+    last = [minifpt.History.load(tmp_path / "g" / "drawn" / "random" / s / "metrics.csv")[-1]
             ["test_accuracy"] for s in "01"]
     low, mean, high = (f"{100 * f(last):.1f}" for f in (min, np.mean, max))
     assert f"| random | {mean}" in text and (low == high or f"({low} to {high})" in text)
@@ -516,18 +535,16 @@ def test_arms_of_other_seeds_are_not_paired(tmp_path):
         read_rows(tmp_path / "runs.csv")
 
 
-def test_labels_drawn_by_their_seeds_are_one_arm_and_those_of_one_draw_another(tmp_path, tiny):
+def test_a_grid_sets_the_option_that_a_task_redraws_to_the_seed(tmp_path, tiny):
     draws = []
     for options, seeds in ({}, range(2)), ({"draw": "2"}, range(2, 5)):
         out = tmp_path / f"grid{len(options)}"
-        compare.compare(out, ["few"], ["random"], seeds, task_options={"labels": "3"} | options,
-                        options={"steps": 2, "batch_size": 2}, progress=False)
+        compare.compare(out, [f"{write_drawn(tmp_path)}:Drawn"], ["random"], seeds,
+                        task_options=options, options={"steps": 2, "batch_size": 2},
+                        progress=False)
         draws += [json.loads(path.read_text())["options"]["draw"]
                   for path in sorted(out.rglob("config.json"))]
     assert draws == [0, 1, 2, 2, 2]
-    runs = sorted(p.parent for p in tmp_path.rglob("config.json"))
-    (arms,) = runs_table.arms(runs_table.read(runs)).values()
-    assert [len(same) for same in arms.values()] == [2, 3]
 
 
 def test_a_short_run_of_a_grid_warms_up_as_one_of_train(tmp_path, tiny):

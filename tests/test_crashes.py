@@ -34,7 +34,7 @@ def test_work_killed_at_random_moments_ends_with_the_same_bits(name):
 COMMANDS = {
     "train": ("train bit-xor --n 2 --model random:1x2x8 --steps 4 --batch-size 2 --out OUT/run "
               "--checkpoint-every 2", "OUT/run/config.json"),
-    "pretrain": ("pretrain brackets --steps 3 --batch-size 2 --out OUT/w", "OUT/w/config.json"),
+    "pretrain": ("pretrain bits --steps 3 --batch-size 2 --out OUT/w", "OUT/w/config.json"),
     "convert": ("convert SOURCE --out OUT/w.npz", None),
     "compare": ("compare bit-xor --models random:1x2x8 --steps 4 --seeds 2 --batch-size 2 "
                 "--out OUT/grid", None),
@@ -152,7 +152,7 @@ def test_a_read_only_folder_is_refused():
         try:
             for line in ([*go, "--steps", 2, "--out", folder / "new"],
                          [*go, "--steps", 3, "--out", folder / "run", "--resume"],
-                         ["pretrain", "brackets", "--steps", 1, "--out", folder / "w"],
+                         ["pretrain", "bits", "--steps", 1, "--out", folder / "w"],
                          ["convert", Path(top) / "source", "--out", folder / "w.npz"],
                          ["compare", "bit-xor", "--models", "random:1x2x8", "--steps", 1,
                           "--jobs", 2, "--out", folder / "grid"],

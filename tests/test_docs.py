@@ -14,10 +14,9 @@ from unittest.mock import patch
 import pytest
 from conftest import load_module
 
-from minifpt import cli, layers
+from minifpt import cli, layers, trunks
 from minifpt.experiments import compare, runs_table
 from minifpt.freeze import FreezeMask
-from minifpt.trunks.names import TrunkSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("[!.]*/README.md"), *ROOT.glob("docs/**/*.md")])
@@ -93,8 +92,8 @@ def test_the_commands_parse(path, tmp_path, monkeypatch):
             compare.task_class(task)
         if args.run.__name__ in ("train", "compare", "summary", "plan"):
             for model in getattr(args, "models", None) or [args.model]:
-                spec = TrunkSpec.parse(model)
-                assert spec.make() if spec.kind == "own" else spec.config(0.0)
+                is_own = trunks.TrunkSpec.parse(model).kind == "own"
+                assert trunks.get(model) if is_own else trunks.config_for(model, 0.0)
         FreezeMask.parse(getattr(args, "freeze", "fpt"))
 
 

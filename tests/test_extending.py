@@ -20,7 +20,7 @@ import minifpt
 from minifpt import cli
 from minifpt.files.runs import History
 from minifpt.layers import ACTIVATIONS
-from minifpt.trunks.names import TrunkSpec, load_object
+from minifpt.user_files import load_object
 
 FOLDER = Path(__file__).parent / "extend"
 TRUNKS = ["silu.py:make_trunk", "bidirectional.py:make_trunk", "rnn.py:RNN", "decay.py:Decay"]
@@ -53,7 +53,7 @@ def minifpt_says(capsys):
 
 
 def make(spec):
-    return TrunkSpec.parse(spec).make(dtype=np.float64)
+    return minifpt.trunks.get(spec, dtype=np.float64)
 
 
 def fpt(trunk, mask):

@@ -85,8 +85,7 @@ def test_each_number_keeps_its_distribution(qk):
 # ------------------------------------------------------------------------- the switch: pretrained
 
 
-@pytest.mark.parametrize("name", ["minigpt-tiny", "statistics:minigpt-tiny", "mimetic:1x2x16",
-                                  "spectrum:minigpt-tiny"])
+@pytest.mark.parametrize("name", ["minigpt-tiny", "statistics:minigpt-tiny"])
 @pytest.mark.parametrize("part", forms.PARTS)
 def test_each_form_becomes_its_part_by_definition(name, part):
     whole, trunk = trunks.get(name, dtype=np.float64), trunks.get(f"{name},qk={part}",
@@ -175,7 +174,7 @@ def test_a_bert_has_forms_and_a_start():
     ("random:llama:1x2x16,qk=antisymmetric", "rotary positions"),
     ("minillama-tiny,qk=positive", "rotary positions|as many heads")])
 def test_a_wrong_switch_gets_one_line(text, message):
-    for action in (trunks.get, lambda t: trunks.TrunkSpec.parse(t).config()):
+    for action in (trunks.get, trunks.config_for):
         with pytest.raises(ValueError, match=message) as e:
             action(text)
         assert "\n" not in str(e.value)
@@ -188,7 +187,7 @@ def test_a_wrong_switch_gets_one_line(text, message):
 def test_the_label_names_the_switch(text, label):
     spec = trunks.TrunkSpec.parse(text)
     assert spec.label == label
-    assert spec.config() == trunks.TrunkSpec.parse(text.rpartition(",")[0]).config()
+    assert trunks.config_for(spec) == trunks.config_for(text.rpartition(",")[0])
 
 
 # ------------------------------------------------------------------------------------- the start
@@ -204,10 +203,11 @@ def first_form(model):
 
 @pytest.mark.parametrize("name", [SMALL, "minigpt-tiny"])
 @pytest.mark.parametrize("task", [minifpt.tasks.get("bit-memory", bits=8, patch=4),
-                                  minifpt.tasks.get("modular")])
+                                  minifpt.tasks.get("listops")])
 def test_the_start_has_the_sign_and_the_norm_that_it_says(name, task):
-    drawn, aligned, opposed = (minifpt.FPT.for_task(task, name, start=start)
-                               for start in (None, "aligned", "opposed"))
+    drawn, aligned, opposed, again = (minifpt.FPT.for_task(task, name, start=start)
+                                      for start in (None, "aligned", "opposed", "aligned"))
+    assert np.array_equal(aligned.input.weight.data, again.input.weight.data)
     traces = [np.trace(first_form(m)) for m in (opposed, drawn, aligned)]
     assert traces[0] < -abs(traces[1]) and traces[2] > abs(traces[1])
     for model in (aligned, opposed):
@@ -229,13 +229,6 @@ def test_no_orthogonal_rows_have_a_more_positive_form():
             q, _ = np.linalg.qr(w.T + scale * rng.standard_normal(w.T.shape))
             w[...] = 1.41 * q.T
             assert np.trace(first_form(model)) < best
-
-
-def test_the_start_depends_on_the_seed_alone():
-    task = minifpt.tasks.get("bit-memory", bits=8, patch=4)
-    weights = [minifpt.FPT.for_task(task, "minigpt-tiny", seed=seed, start="aligned"
-                                    ).input.weight.data for seed in (0, 0, 1)]
-    assert np.array_equal(weights[0], weights[1]) and not np.allclose(weights[0], weights[2])
 
 
 def test_a_run_records_its_start_and_resumes_to_the_same_bits(tmp_path, capsys):

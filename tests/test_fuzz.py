@@ -30,7 +30,6 @@ from minifpt.experiments import compare, runs_table
 from minifpt.experiments.runs import read_run as read_back
 from minifpt.files import data, runs, tokenizer
 from minifpt.tasks.listops import SYMBOLS
-from minifpt.trunks.names import TrunkSpec
 
 RUN = dict(steps=2, batch_size=2, eval_every=1, test_examples=2, progress=False)
 LISTS = "Source\tTarget\n( ( ( [MAX 4 ) 3 ) ] )\t4\n[MIN 9 [MAX 0 2 ] [SM 6 7 ] ]\t2\n7\t7\n"
@@ -149,7 +148,7 @@ def read_npz(folder):
 
 
 def read_folder(folder):
-    return finite(TrunkSpec.parse(str(folder)).make())
+    return finite(minifpt.trunks.get(str(folder)))
 
 
 def finite(model):

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import minifpt
 from minifpt import functional as F
 from minifpt import layers
-from minifpt.adapters import put
 from minifpt.fpt import InputLayer
 from minifpt.gradients import gradcheck
 from minifpt.layers import (
@@ -295,19 +294,3 @@ def test_a_full_key_value_cache_refuses_more():
         past.extend(k[:1, :, :1], k[:1, :, :1])
     past.extend(k[:, :, :1], k[:, :, :1])
     assert past.n == 3
-
-
-def test_put_replaces_a_layer_wherever_the_model_holds_it():
-    class Holder(layers.Layer):
-        def __init__(self, one, two):
-            self.plain, self.rows, self.named = one, [two, one], {"a": one}
-            self.pair = (one, two)
-    old, kept, new = (layers.Linear(2, 2) for _ in range(3))
-    inner = Holder(old, kept)
-    rows, model = inner.rows, Holder(inner, kept)
-    put(model, old, new)
-    assert [inner.plain, *inner.rows, inner.named["a"], *inner.pair] == [
-        new, kept, new, new, new, kept]
-    assert inner.rows is rows and model.plain is inner
-    with pytest.raises(ValueError, match="no such Linear, expected one of its layers"):
-        put(model, old, new)

@@ -158,22 +158,3 @@ def test_typos_accuracy_is_balanced():
     assert task.accuracy(nothing, y) == 0.5
     assert task.accuracy(np.eye(2, dtype=np.float32)[y], y) == 1.0
     assert task.accuracy(nothing, np.zeros((1, 4), int)) == 1.0         # where there is one kind
-
-
-# ------------------------------------------------------------------------------ few labels
-
-
-@pytest.mark.parametrize("of", ["digits", "bit-xor", "listops"])
-def test_few_labels_are_all_drawn_and_no_others(of):
-    task = tasks.get("few", of=of, labels=7)
-    x, y = task.examples()
-    assert len(x) == len(y) == 7 and task.name == f"few-{of}" and task.classes == task.task.classes
-    known = {a.tobytes() for a in x}
-    batch, _ = task.batch(rng(), 200, "train")
-    assert {a.tobytes() for a in batch} == known          # all of them, and no others
-    again = tasks.get("few", of=of, labels=7)
-    np.testing.assert_array_equal(again.examples()[0], x)
-    assert not np.array_equal(tasks.get("few", of=of, labels=7, draw=1).examples()[0], x)
-    assert again.fingerprint() == task.fingerprint()
-    np.testing.assert_array_equal(task.batch(rng(), 9, "test")[0],
-                                  task.task.batch(rng(), 9, "test")[0])

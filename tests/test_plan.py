@@ -30,7 +30,7 @@ def quick(monkeypatch):
 
 
 @pytest.mark.parametrize("mask", ["fpt", "full", "output_only", "ln", "attn,mlp,h.0.*"])
-@pytest.mark.parametrize("model", ["random:4x2x16", "lstm:2x16", "random:llama:1x2x16", "mimetic"])
+@pytest.mark.parametrize("model", ["random:4x2x16", "lstm:2x16", "random:llama:1x2x16"])
 def test_the_planned_model_is_that_of_a_run(model, mask):
     task = tasks.get("bit-memory", strings=2, bits=6, patch=3)
     estimate, run = plan_of(task, model, mask), minifpt.FPT.for_task(task, model, mask)
@@ -92,9 +92,9 @@ def test_examples_need_no_data(task, monkeypatch):
 def test_shapes_by_name_need_no_weights(name, monkeypatch):
     monkeypatch.setattr(weights, "folders", lambda: [])
     want = minifpt.GPT2Config(**SHAPES[name], dropout=0.3)
-    assert TrunkSpec.parse(name).config(0.3) == want
-    assert TrunkSpec.parse(f"random:{name}").config(0.3) == want
-    assert TrunkSpec.parse(f"{name}+attn=random:{name}+mlp={name}").config(0.3) == want
+    assert minifpt.trunks.config_for(name, 0.3) == want
+    assert minifpt.trunks.config_for(f"random:{name}", 0.3) == want
+    assert minifpt.trunks.config_for(f"{name}+attn=random:{name}+mlp={name}", 0.3) == want
 
 
 @pytest.mark.parametrize("model", ["nope", "statistics:nope", "nope+attn=random",

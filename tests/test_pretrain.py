@@ -1,4 +1,6 @@
-"""Pretraining on text: a weight file that loads and says where it comes from."""
+"""Pretraining: a weight file that loads and says where it comes from."""
+
+import math
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import minifpt
 from minifpt.experiments import pretrain
 from minifpt.files import weights
 from minifpt.tasks import Text
+from minifpt.trunks.names import TrunkSpec
 
 SHAPE = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 16, "vocab_size": 256}
 
@@ -133,14 +136,80 @@ def test_a_later_run_does_not_begin_with_the_layers_of_pretraining(tmp_path, mon
             assert not np.array_equal(a, b.data) or not a.any()         # biases start at 0
 
 
+@pytest.fixture
+def pretrained(text, tmp_path, monkeypatch):
+    """Pretrain from a source, a few steps of a tiny trunk; the path of the weights."""
+    monkeypatch.setattr(pretrain, "SHAPE", SHAPE | {"n_positions": 49})
+    write_mnist(tmp_path / "data")
+
+    def run(source, **options):
+        options = {"steps": 2, "batch_size": 2, "progress": False} | options
+        data = {"language": {"text": [text]}, "masked": {"text": [text]},
+                "vision": {"data": tmp_path / "data"},
+                "images": {"data": tmp_path / "data"}}
+        pretrain.pretrain(source, tmp_path / f"minigpt-{source}", **data.get(source, {}), **options)
+        return tmp_path / f"minigpt-{source}.npz"
+    return run
+
+
+@pytest.mark.parametrize("source, causal, table", [
+    ("language", True, True), ("masked", False, True), ("bits", True, False),
+    ("images", True, False), ("vision", False, False)])
+def test_each_source_pretrains_a_trunk_that_loads(pretrained, source, causal, table):
+    path = pretrained(source)
+    config, tensors = weights.load(path)
+    assert config["causal"] is causal and ("wte.weight" in tensors) is table
+    last = minifpt.History.load(path.with_suffix(".csv"))[-1]
+    assert f"pretrain {source} --steps 2" in config["command"] and config["source"] == source
+    assert [config[k] for k in ("test_loss", "test_accuracy")] == [
+        round(last[k], 4) for k in ("test_loss", "test_accuracy")]
+    assert config["dropout"] == 0.1 and (config.get("text"), config.get("task")) == {
+        "bits": (None, "bit-memory"), "images": (None, "mnist"), "vision": (None, "mnist")}.get(
+            source, (["a.txt", "b.txt"], None))
+    start = dict(minifpt.GPT2(minifpt.GPT2Config(**SHAPE), seed=0).named_parameters())
+    for name in "h.0.mlp.c_fc.weight", "h.0.attn.c_attn.weight":          # nothing is frozen
+        assert np.abs(tensors[name].read() - start[name].data).max() > 2e-4
+    # Whatever is made of it looks as far as it does.
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 9, 8)).astype(np.float32)
+    later = x.copy()
+    later[:, -1] = rng.standard_normal(8)
+    for text in (path, f"statistics:{path}", f"{path}+attn,mlp,ln,pos=statistics:{path}"):
+        spec = TrunkSpec.parse(text)
+        trunk = minifpt.trunks.get(spec)
+        assert trunk.config.causal is minifpt.trunks.config_for(spec).causal is causal
+        assert spec.label.startswith(("statistics", source))
+        same = np.array_equal(trunk.forward(x)[0][:, 0], trunk.forward(later)[0][:, 0])
+        assert same is causal
+    task = minifpt.tasks.get("bit-xor")
+    history = minifpt.train(minifpt.FPT(trunk, 1, 2, 5), task, steps=1, progress=False)
+    assert math.isfinite(history[-1]["train_loss"])
+    if table:
+        lm = minifpt.LanguageModel.from_pretrained(path)
+        assert lm.config.causal is causal
+        if not causal:
+            with pytest.raises(ValueError, match="not causal"):
+                lm.generate([1, 2], 3)
+
+
+def test_masked_bytes_are_learned(pretrained, text, monkeypatch):
+    """Each is as its neighbours are, which says more than how frequent it is."""
+    for path in text.iterdir():
+        path.write_text("".join(letter * 100 for letter in "abcdefgh" * 3))
+    monkeypatch.setattr(pretrain, "SHAPE", SHAPE | {"n_positions": 20})
+    path = pretrained("masked", steps=150, batch_size=16, lr=1e-2)
+    loss = minifpt.History.load(path.with_suffix(".csv"))[-1]["test_loss"]
+    assert loss < 0.8 * math.log(8)
+
+
 @pytest.mark.parametrize("source, kw, message", [
     ("novels", {}, "the source is 'novels'"), ("language", {}, "needs text"),
-    ("bits", {"text": ["x"]}, "needs text"), ("brackets", {"data": "x"}, "data is for images"),
+    ("bits", {"text": ["x"]}, "needs text"), ("bits", {"data": "x"}, "data is for images"),
     ("bits", {"tokens": 9}, "tokens is not for bits"),
-    ("brackets", {"tokens": 17}, "tokens must be a whole number, at least 2 and at most 16"),
-    ("brackets", {"shape": ""}, "pretrain: no shape ''"),
-    ("brackets", {"shape": "2x16"}, "pretrain: no shape '2x16', expected one of gpt2,"),
-    ("brackets", {"shape": "1x3x16"}, "n_embd"),
+    ("masked", {"text": ["short.txt"], "tokens": 17}, "tokens must .* at least 2 and at most 16"),
+    ("bits", {"shape": ""}, "pretrain: no shape ''"),
+    ("bits", {"shape": "2x16"}, "pretrain: no shape '2x16', expected one of gpt2,"),
+    ("bits", {"shape": "1x3x16"}, "n_embd"),
     ("masked", {"text": ["short.txt"], "shape": "llama:1x2x8"}, "without a causal mask"),
     ("language", {"text": ["none.txt"]}, "no file or folder"),
     ("language", {"text": ["empty"]}, "no \\*.txt"),

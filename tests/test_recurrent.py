@@ -18,7 +18,7 @@ from minifpt import cli, fast
 from minifpt import functional as F
 from minifpt.experiments import plan
 from minifpt.trunks.lstm import LSTM, LSTMConfig
-from minifpt.trunks.names import LSTMSpec, TrunkSpec
+from minifpt.trunks.names import TrunkSpec
 
 SMALL = LSTMConfig(n_layer=2, n_embd=4, n_positions=7, dropout=0.3, residual=True, positions=True)
 
@@ -215,10 +215,11 @@ def test_an_lstm_learns_when_trained_in_full():
      LSTMConfig(2, 16, residual=True, positions=True, initializer_range=0.5))])
 def test_a_name_gives_label_and_config(text, label, config):
     spec = TrunkSpec.parse(text)
-    assert isinstance(spec, LSTMSpec) and (spec.kind, spec.label) == ("lstm", label)
+    assert (spec.kind, spec.label) == ("lstm", label)
     assert spec == TrunkSpec.parse(text) and TrunkSpec.parse(spec) is spec
-    assert spec.config() == config and spec.config(0.4) == replace(config, dropout=0.4)
-    trunk = spec.make(seed=2, dropout=0.0, dtype=np.float64)
+    assert minifpt.trunks.config_for(spec) == config
+    assert minifpt.trunks.config_for(spec, 0.4) == replace(config, dropout=0.4)
+    trunk = minifpt.trunks.get(spec, seed=2, dropout=0.0, dtype=np.float64)
     assert trunk.config == replace(config, dropout=0.0) and trunk.dtype == np.float64
     np.testing.assert_array_equal(trunk.h[0].lstm.bias.data,
                                   LSTM(config, 2, np.float64).h[0].lstm.bias.data)
@@ -230,9 +231,9 @@ def test_each_name_has_a_folder_and_parts_can_be_mixed():
     assert len({*folders}) == len(names) and folders[0] == "lstm"
     spec = TrunkSpec.parse("lstm:2x8,residual+h.0.lstm.*=lstm:2x8@3")
     assert spec.label == "LSTM (2x8, residual) + h.0.lstm.* of LSTM (2x8, spread 3)"
-    trunk, narrow, wide = (TrunkSpec.parse(name).make(1) for name in (
+    trunk, narrow, wide = (minifpt.trunks.get(name, 1) for name in (
         spec, "lstm:2x8,residual", "lstm:2x8@3"))
-    assert spec.config().residual and trunk.h[0].residual
+    assert minifpt.trunks.config_for(spec).residual and trunk.h[0].residual
     for got, source in zip(trunk.h, (wide, narrow), strict=True):
         i = trunk.h.index(got)
         np.testing.assert_array_equal(got.lstm.weight_hh.data, source.h[i].lstm.weight_hh.data)

@@ -22,7 +22,6 @@ from minifpt.exercises import check
 from minifpt.exercises.lesson import color, curves, figure, matrix, picture, reveal, show
 from minifpt.layers import Layer
 from minifpt.tasks.images import patches
-from minifpt.trunks.names import TrunkSpec
 
 # %% [markdown]
 # ## A letter of a picture
@@ -319,7 +318,7 @@ class FromPixels(Layer):
         return patches_backward(dx, p, *cache["shape"][1:])
 
 
-trunk = TrunkSpec.parse("minigpt-language").make(dropout=0.0, dtype=np.float64)
+trunk = minifpt.trunks.get("minigpt-language", dropout=0.0, dtype=np.float64)
 exact = minifpt.FPT(trunk, task.input_dim, task.output_dim)        # our model in float64
 for a, b in zip(exact.parameters(), model.parameters(), strict=True):
     a.data[...], a.trainable = b.data, False              # only the pixels' gradient is checked

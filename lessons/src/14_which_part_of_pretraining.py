@@ -31,7 +31,7 @@ from minifpt import functional as F
 from minifpt.exercises import check
 from minifpt.exercises.lesson import bars, color, curves, figure, picture, reveal, show
 from minifpt.experiments import compare
-from minifpt.trunks.names import TrunkSpec
+from minifpt.trunks import factory
 
 # %% [markdown]
 # ## The ladder
@@ -64,7 +64,8 @@ guess = ...                                               # of 4
 # %%
 # minifpt compare bit-xor --steps 2000 --seeds 5 --rates 1e-3 3e-3 1e-2 3e-2 --models ...
 # minifpt compare bit-memory --steps 2000 --seeds 5 --rates 1e-3 ... 1e-1 3e-1 --models ...
-# minifpt compare few --labels 200 --steps 300 --seeds 5 --rates 1e-3 3e-3 1e-2 3e-2 1e-1 ...
+# minifpt compare benchmarks/tasks.py:Few --labels 200 --steps 300 --seeds 5 --rates 1e-3 ... 1e-1
+#     --models ...
 # minifpt compare typos --steps 600 --seeds 5 --rates 3e-3 1e-2 3e-2 --models ...
 #     minigpt-language statistics:minigpt-language random@0.55 random
 LADDER = {
@@ -130,7 +131,7 @@ for task, runs in LADDER.items():
 def score_size(kind):
     """Standard deviation of the scores of the first block's heads, on random tokens; and the
     largest share that a token of 12 gives, a mean"""
-    trunk = TrunkSpec.parse(kind).make(seed=0, dropout=0.0)
+    trunk = minifpt.trunks.get(kind, seed=0, dropout=0.0)
     x = np.random.default_rng(0).standard_normal((32, 12, trunk.config.n_embd))
     with minifpt.trace(trunk) as t:
         trunk.forward(x.astype(np.float32))
@@ -160,7 +161,7 @@ VOTE = 100 * (1 / 2 + 1 / 2 * 11 / 16)
 
 def train(kind, seed, change=None, lr=0.02, steps=300):
     """Bits right in per cent, halfway and at the end; ``change`` may change the frozen trunk."""
-    trunk = TrunkSpec.parse(kind).make(seed, dropout=0.0)
+    trunk = minifpt.trunks.get(kind, seed, dropout=0.0)
     if change is not None:
         change(trunk)
     model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens, seed=seed)
@@ -263,7 +264,7 @@ for trunk, values in PAPER_SIZE.items():
 # `random+h.0.attn.*=statistics:minigpt-language`.
 
 # %%
-show(TrunkSpec._make_mixed)
+show(factory.mix)
 
 # %%
 STATISTICS = "statistics:minigpt-language"

@@ -34,7 +34,7 @@ def compare_runs(args):
            help=f"trunks to compare, see below (default: {shared.MODEL_NAME} random)"),
     shared.FREEZE,
     option("--adapt", nargs="+", default=["none"], metavar="ADAPTER", help=(
-        "adapters, each with every trunk: lora:rank=4, bottleneck:size=8, prefix:tokens=4, bitfit "
+        "adapters, each with every trunk: lora:rank=4, bottleneck:size=8, bitfit "
         "or none (default: none)")),
     option("--start", nargs="+", choices=["drawn", *STARTS], default=["drawn"], metavar="START",
            help="starts of the input layer, each with every trunk: drawn, aligned, opposed "

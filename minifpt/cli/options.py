@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from .. import tasks
 from ..experiments import compare as experiments
-from ..trunks import forms
-from ..trunks.names import USERS_OWN, TrunkSpec
+from ..trunks import TrunkSpec, config_for, forms
+from ..user_files import USERS_OWN
 
 MODEL_NAME = "minigpt-language"
 TRUNKS = """\
@@ -24,9 +24,7 @@ A MODEL is one of
                           of 1.41 / sqrt(channels); GPT-2's is 0.55
     random:llama:6x4x128  a random Llama; 6x4/2x128: 2 heads of keys and values
     random@paper          random as in the paper: 0.02 at 768 channels
-    mimetic               random, with attention that looks pretrained
     statistics:NAME       random, with each array's mean and standard deviation
-    spectrum:NAME         random, with each matrix's singular values
     lstm:3x128            a random LSTM; ,residual and ,positions add these
     ...,qk=105            after a random one: 105 degrees between each head's
                           queries and keys, or positive (0), negative (180),
@@ -96,7 +94,7 @@ def model(text):
     it takes long to build or does not fit into memory."""
     try:
         spec = TrunkSpec.parse(text)
-        config = spec.config() if spec.kind in ("random", "mimetic", "lstm") else None
+        config = config_for(spec) if spec.kind in ("random", "lstm") else None
     except (ValueError, OSError):                         # the command says what is wrong
         return text
     weights = 12 * config.n_layer * config.n_embd ** 2 if config else 0
@@ -117,7 +115,7 @@ FREEZE = option("--freeze", default="fpt", metavar="MASK", help=(
     "frozen parts: fpt (attn,mlp), full (none), output_only (all but the output), or groups and "
     "patterns: 'attn,mlp,h.3.ln_1.*' (default: fpt)"))
 ADAPT = option("--adapt", metavar="ADAPTER", help=(
-    "lora:rank=4,on=attn.c_attn, bottleneck:size=8, prefix:tokens=4 or bitfit (default: none)"))
+    "lora:rank=4,on=attn.c_attn, bottleneck:size=8 or bitfit (default: none)"))
 START = option("--start", choices=forms.STARTS, help=(
     "start the input layer in the directions in which the first block's heads look for likeness, "
     "or away from it (default: random)"))
@@ -155,18 +153,15 @@ TASKS_OR_RUNS = option("tasks", nargs="*", metavar="TASK|RUN", help=(
     f"{NAMES}, or FILE.py:CLASS, your own task; or the folder of a finished run"))
 # The help of each option of a task.
 TASK_OPTIONS = {
-    "n": "bits in a string", "digits": "digits of a number", "strings": "strings to remember",
+    "n": "bits in a string", "strings": "strings to remember",
     "bits": "bits in a string", "patch": "numbers in a token, or pixels along its side",
     "augment": "shift and mirror the training images: true or false",
     "data": "folder of the data's files", "side": "pixels along a side",
     "size": "pixels along a side", "length": "tokens in an example",
-    "of": "task with the images", "labels": "labelled examples to train on",
-    "draw": "seed of the choice of labelled examples", "items": "strings to remember",
     "holdout": "which test cases are not in training",
     "depth": "deepest nesting", "arguments": "most arguments of an operation",
-    "least": "fewest tokens", "files": "text or data files", "p": "prime modulus",
-    "symbols": "symbols in the alphabet", "tokens": "tokens in an example",
-    "source": "where the symbols come from", "held_out": "share of each text for the test",
+    "least": "fewest tokens", "files": "text or data files", "tokens": "tokens in an example",
+    "held_out": "share of each text for the test",
     "share": "share of letters that are typos", "cut": "first symbols to show, without ']'"}
 
 

@@ -15,7 +15,7 @@ from ..freeze import FreezeMask
 from ..gpt2 import GPT2Config
 from ..gradients import gradcheck
 from ..training import train as training
-from ..trunks.names import TrunkSpec
+from ..trunks import TrunkSpec, config_for
 from . import options as shared
 from .formatting import print_rows, say
 from .options import given_options, make_task, option, path, run_options, takes, task_names, whole
@@ -98,7 +98,7 @@ def train(args):
             **given_options(args, *shared.RUN))
     last = history[-1]
     total, trained = (sum(n) for n in zip(*model.counts(task.tokens).values(), strict=True))
-    positions = getattr(TrunkSpec.parse(args.model).config(), "n_positions", None)
+    positions = getattr(config_for(args.model), "n_positions", None)
     if positions and getattr(model.trunk.config, "n_positions", 0) > positions:
         print(f"{args.model} has {positions:,} positions: the other "
               f"{model.trunk.config.n_positions - positions:,} were drawn as for a new trunk")
@@ -127,7 +127,7 @@ def plan(args):
     spec, mask = TrunkSpec.parse(args.model), FreezeMask.parse(args.freeze)
     prediction = planning.plan(task, spec, mask, batch, options["dropout"], args.adapt)
     config = prediction.model.trunk.config
-    shape = f"{config.n_layer} blocks, " if isinstance(spec.config(), GPT2Config) else ""
+    shape = f"{config.n_layer} blocks, " if isinstance(config_for(spec), GPT2Config) else ""
     every, examples = map(training.__kwdefaults__.get, ("eval_every", "test_examples"))
     tests = -(-steps // every) * examples
     print_rows({

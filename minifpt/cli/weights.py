@@ -57,7 +57,7 @@ def slow_kernels(kernels, extensions):
     option("source", choices=pretraining.SOURCES, metavar="SOURCE",
            help=", ".join(f"{k} ({v})" for k, v in pretraining.SOURCES.items())),
     option("--text", nargs="+", metavar="FILE|FOLDER",
-           help="for language, masked, trigrams: text files or folders of *.txt"),
+           help="for language, masked: text files or folders of *.txt"),
     option("--data", metavar="FOLDER",
            help="for images, vision: folder of MNIST's files (default: MINIFPT_DATA)"),
     option("--shape", metavar="BxHxC",

@@ -20,7 +20,7 @@ from ..fpt import FPT
 from ..freeze import FreezeMask
 from ..progress import progress_bar
 from ..training import Diverged, first_look, say_what_was_compared
-from ..trunks.names import TrunkSpec
+from ..trunks import TrunkSpec
 from . import tables
 from .job import Job, Validation, inputs, make_task, run, task_class
 from .workers import perform

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import tasks
+from .. import tasks, trunks
 from ..files import read_json, save_text
 from ..files.runs import COLUMNS, DIVERGED, History, crc
 from ..fpt import FPT
 from ..freeze import FreezeMask
 from ..tasks import task_class
 from ..training import Diverged, fingerprint, train
-from ..trunks.names import USERS_OWN, TrunkSpec, code_crc
+from ..trunks import TrunkSpec
+from ..user_files import USERS_OWN, code_crc
 from ..users import users_code
 from .workers import versions
 
@@ -84,10 +85,10 @@ def inputs(task, source, model):
     if not hasattr(task_class(source), "redrawn"):        # each seed has other data
         crcs["data"] = fingerprint(task)
     # The files' own arrays: what is computed from them may differ in the last bit.
-    files = [part for part in parts_of(spec) if part.kind in ("weights", "statistics", "spectrum")]
+    files = [part for part in parts_of(spec) if part.kind in ("weights", "statistics")]
     if files:
-        crcs["weights"] = crc(p.data for part in files for _, p in TrunkSpec.parse(
-            part.name or part.text).make().named_parameters())
+        crcs["weights"] = crc(p.data for part in files
+                              for _, p in trunks.get(part.name).named_parameters())
     return crcs
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .. import trunks
 from ..checks import whole
 from ..fpt import FPT
 from ..gpt2 import GPT2, GPT2Config
@@ -36,7 +37,7 @@ def plan(task, spec, mask, batch_size, dropout=0.0, adapt=None):
     """Return the :class:`Plan` of training an FPT in float32 on a task.
 
     task         a :class:`minifpt.tasks.Task`.
-    spec         a :class:`minifpt.trunks.names.TrunkSpec`.
+    spec         a :class:`minifpt.trunks.TrunkSpec`.
     mask         a :class:`minifpt.FreezeMask`.
     batch_size   examples in a batch.
     adapt        an adapter, as :func:`minifpt.adapters.adapt` takes it.
@@ -46,13 +47,13 @@ def plan(task, spec, mask, batch_size, dropout=0.0, adapt=None):
     numbers do not change the time.  Raises ``ValueError`` where the run itself would.
     """
     batch_size = whole("plan", "batch_size", batch_size)
-    config = spec.config(dropout)
+    config = trunks.config_for(spec, dropout)
     if isinstance(config, GPT2Config):
         trunk = GPT2(config, seed=None)
         for p in trunk.parameters():
             p.data[...] = 0.02
     else:
-        trunk = spec.make(dropout=dropout)
+        trunk = trunks.get(spec, dropout=dropout)
     model = FPT.for_task(task, trunk, mask, dropout=dropout, adapt=adapt)
     trained = [p for p in model.parameters() if p.trainable]
     if not trained:

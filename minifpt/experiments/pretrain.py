@@ -15,20 +15,16 @@ from ..trunks.names import shape_of
 
 SHAPE = SHAPES["minigpt"]                                 # by default
 SOURCES = {"language": "the next byte of a text", "masked": "masked bytes of a text",
-           "trigrams": "text drawn from a text's trigrams",
-           "brackets": "nested brackets", "copy": "a string, again and again",
            "bits": "bit memory", "images": "handwritten digits, MNIST",
            "vision": "handwritten digits, every token seeing all"}
-TASKS = {"language": tasks.Text, "masked": tasks.Masked, "trigrams": tasks.Trigrams,
-         "brackets": tasks.Brackets, "copy": tasks.Copy, "bits": tasks.BitMemory,
+TASKS = {"language": tasks.Text, "masked": tasks.Masked, "bits": tasks.BitMemory,
          "images": tasks.MNIST, "vision": tasks.MNIST}
-ON_TEXT, ON_MNIST = ("language", "masked", "trigrams"), ("images", "vision")
+ON_TEXT, ON_MNIST = ("language", "masked"), ("images", "vision")
 AS_FPT = "bits", *ON_MNIST
 FROM_BOTH_SIDES = "masked", "vision"                      # no causal mask
 SEED_OFFSET = 1 << 40                                     # further than the seeds of later runs
 DEFAULTS = {
     **dict.fromkeys(ON_TEXT, {"steps": 4500, "batch_size": 16, "lr": 3e-3}),
-    **dict.fromkeys(("brackets", "copy"), {"steps": 1500, "batch_size": 16, "lr": 3e-3}),
     "bits": {"steps": 2000, "batch_size": 16, "lr": 1e-3},
     **dict.fromkeys(ON_MNIST, {"steps": 8000, "batch_size": 32, "lr": 1e-3})}
 
@@ -46,9 +42,6 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
     source   ``language``: a byte-level language model on ``text``, files or folders of
              ``*.txt``, of which 5 % are held out.  ``masked``: a model that sees the whole passage
              and predicts the hidden bytes in it (:class:`minifpt.tasks.Masked`).
-             ``trigrams``: a language model on letters without language
-             (:class:`minifpt.tasks.Trigrams`).  ``brackets`` and ``copy``: a language model on
-             strings that a rule makes.
              ``bits``, ``images`` and ``vision``: the trunk of an FPT with nothing frozen, on bit
              memory or on MNIST (its files in ``data``).  ``vision`` has no causal mask, like the
              paper's image transformer; ``images`` has one.

@@ -15,7 +15,7 @@ from .. import tasks
 from ..checks import one_of, whole
 from ..files import outputs, plots
 from ..freeze import FreezeMask
-from ..trunks.names import TrunkSpec
+from ..trunks import TrunkSpec
 from . import compare, tables
 from .compare import Arm, Column
 from .plan import duration, plan

@@ -14,7 +14,7 @@ from ..files.runs import History, Run, crc
 from ..fpt import FPT
 from ..optim import Adam
 from ..training import fingerprint, model_crc
-from ..trunks.names import code_crc
+from ..user_files import code_crc
 from .job import Validation, make_task
 
 # Keys of every run's config.json, and further keys of runs of ``train`` and ``compare``.

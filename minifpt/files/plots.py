@@ -10,8 +10,8 @@ from . import outputs, write_beside
 # One colour for each source of frozen weights, the same in every picture.  With its dashes each
 # arm is distinct under deuteranopia, too.
 COLORS = {"language": "#0072b2", "bits": "#009e73", "images": "#56b4e9",
-          "brackets": "#7a6a2f", "copy": "#b5a642", "masked": "#49b6c9", "vision": "#8a5fbf",
-          "statistics": "#e69f00", "mimetic": "#111111", "random": "#d55e00", "LSTM": "#455a64"}
+          "masked": "#49b6c9", "vision": "#8a5fbf", "statistics": "#e69f00", "random": "#d55e00",
+          "LSTM": "#455a64"}
 SPREAD = "#cc79a7"                                        # random weights at another spread
 PAPER = "#5a1a3c"                                         # random weights as the paper draws them
 DASHES = {"language": "-", "statistics": "-.", "random": "--", "bits": (0, (6, 1, 1, 1)),

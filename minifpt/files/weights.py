@@ -80,8 +80,8 @@ def find(name):
         huggingface.tensor_file(Path(name))               # its error names the missing files
     hint = f"; 'minifpt convert {name}' downloads it" if name in huggingface.HUB else ""
     near = "" if hint else " (it is drawn, not read)" if re.match(
-        "(random|mimetic|lstm)([:@+,]|$)", str(name)) else suggestion(
-            name, {*available(), "random", "mimetic", *huggingface.HUB} - {str(name)})
+        "(random|lstm)([:@+,]|$)", str(name)) else suggestion(
+            name, {*available(), "random", *huggingface.HUB} - {str(name)})
     raise FileNotFoundError(f"no weights '{name}'{near}: neither a path nor one of "
                             f"{', '.join(available()) or '(none installed)'}{hint}")
 

@@ -15,7 +15,7 @@ from ..experiments.tables import markdown
 from ..files import outputs, plots
 from ..fpt import FPT
 from ..tracing import trace
-from ..trunks.names import TrunkSpec
+from ..trunks import TrunkSpec, config_for
 
 ROWS = 256                                                # tokens that are traced at a time
 COLUMNS = ["trunk", "state", "layer", "head", "needed", "even", "moved"]
@@ -26,13 +26,11 @@ class Maps(NamedTuple):
     """The attention of a model.
 
     mean    (layers, heads, T, T), the mean over examples of the probabilities.
-    prefix  (layers, heads, T, P), the same for the P tokens of a prefix adapter.
     needed  (layers, heads), the share that lies where the task needs it, the mean over examples
             and over the tokens that need something; ``None`` where the task does not say.
     """
 
     mean: np.ndarray
-    prefix: np.ndarray
     needed: np.ndarray
 
 
@@ -47,14 +45,11 @@ class Subject(NamedTuple):
     def moved(self):
         """The share of attention that training moved, (layers, heads), 0 ... 1: half the sum of
         the absolute differences of a token's probabilities, in the mean over tokens."""
-        before, after = (np.concatenate([m.prefix, m.mean], axis=-1)
-                         for m in (self.before, self.after))
-        return np.abs(after - before).sum(axis=-1).mean(axis=-1) / 2
+        return np.abs(self.after.mean - self.before.mean).sum(axis=-1).mean(axis=-1) / 2
 
 
 def maps(model, x, mask=None):
     """Return the :class:`Maps` of a model on examples; ``mask`` is the task's ``needed(x)``."""
-    T = x.shape[1]
     total, share, step = 0.0, 0.0, max(1, ROWS // x.shape[1])
     for i in range(0, len(x), step):
         with model.all_frozen(), trace(model) as t:
@@ -63,22 +58,20 @@ def maps(model, x, mask=None):
         if len(shapes) != 1:
             raise ValueError("attention: the trunk has no attention layers, or not all of one "
                              f"shape ({len(shapes)} shapes)")
-        a = np.stack([*t.attention.values()])[..., -T:, :]            # (layers, B, H, T, P + T)
+        a = np.stack([*t.attention.values()])             # (layers, B, H, T, T)
         total = total + a.sum(axis=1, dtype=np.float64)
         if mask is not None:
             m = mask[i:i + step, None]
-            share = share + np.where(m, a[..., -T:], 0).sum(axis=(1, 3, 4), dtype=np.float64)
+            share = share + np.where(m, a, 0).sum(axis=(1, 3, 4), dtype=np.float64)
     n_asking = 1 if mask is None else max(1, mask.any(axis=2).sum())
-    mean = total / len(x)
-    return Maps(mean[..., -T:], mean[..., :-T], None if mask is None else share / n_asking)
+    return Maps(total / len(x), None if mask is None else share / n_asking)
 
 
 def chance(mask, maps):
     """Return the share where it is needed if each token attends evenly to all it may see."""
     visible = (maps.mean > 0).any(axis=(0, 1))               # (T, T)
-    number = visible.sum(axis=1) + maps.prefix.shape[-1]
     rows = mask.any(axis=2)
-    return float(((mask & visible).sum(axis=2) / number)[rows].mean())
+    return float(((mask & visible).sum(axis=2) / visible.sum(axis=1))[rows].mean())
 
 
 def needed(task, x):
@@ -130,7 +123,7 @@ def like(settings):
     """Return the default of ``--model``: random weights of a run's shape.  A run that has random
     weights, a trunk of the user's own, or one without a causal mask gets no reference."""
     spec = TrunkSpec.parse(settings["model"])
-    config = None if spec.kind == "random" else spec.config()
+    config = None if spec.kind == "random" else config_for(spec)
     if not hasattr(config, "n_head") or not getattr(config, "causal", True):
         return []                                         # an LSTM has no heads
     llama, groups = "llama:" * hasattr(config, "n_group"), getattr(config, "n_group", config.n_head)

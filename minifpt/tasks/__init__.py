@@ -10,25 +10,21 @@ import inspect
 from contextlib import suppress
 from typing import Any
 
+from ..user_files import USERS_OWN, load_object
 from ..users import suggestion
-from .algorithms import Addition, Modular, Recall
 from .base import DEFAULTS, Choices, Task, check_task, defaults_of
-from .bits import BitMemory, BitRecall, BitXOR
+from .bits import BitMemory, BitXOR
 from .cifar import CIFAR10, CIFAR10Gray
-from .few import Few
-from .formal import Brackets, Copy
 from .images import MNIST, Digits
 from .listops import ListOps
 from .proteins import Homology
-from .text import Masked, Text, Trigrams, Typos
+from .text import Masked, Text, Typos
 
 TASKS = {task.name: task for task in (
-    Addition, BitMemory, BitRecall, BitXOR, CIFAR10, CIFAR10Gray, Digits, Few, Homology, ListOps,
-    MNIST, Modular, Recall, Text, Typos)}
-# The other classes have no name: trunks are pretrained on them.
-__all__ = ["CIFAR10", "DEFAULTS", "MNIST", "Addition", "BitMemory", "BitRecall", "BitXOR",
-           "Brackets", "CIFAR10Gray", "Choices", "Copy", "Digits", "Few", "Homology", "ListOps",
-           "Masked", "Modular", "Recall", "Task", "Text", "Trigrams", "Typos", "chance_of",
+    BitMemory, BitXOR, CIFAR10, CIFAR10Gray, Digits, Homology, ListOps, MNIST, Text, Typos)}
+# ``Masked`` has no name: trunks are pretrained on it.
+__all__ = ["CIFAR10", "DEFAULTS", "MNIST", "BitMemory", "BitXOR", "CIFAR10Gray", "Choices",
+           "Digits", "Homology", "ListOps", "Masked", "Task", "Text", "Typos", "chance_of",
            "defaults_of", "get", "label_of", "make", "names", "task_class"]
 
 
@@ -41,10 +37,8 @@ def task_class(name):
     """Return the class of a task's name or ``FILE.py:CLASS``; ``ValueError`` for an unknown one."""
     if str(name).endswith(".py"):
         raise ValueError(f"{name}: expected the class in this file, too: {name}:CLASS")
-    if ".py:" in str(name):
-        from ..trunks.names import USERS_OWN, load_object  # SciPy is loaded only where it is used
-        if USERS_OWN.fullmatch(str(name)):
-            return load_object(name)
+    if USERS_OWN.fullmatch(str(name)):
+        return load_object(name)
     if not isinstance(name, str) or name not in TASKS:
         raise ValueError(f"no task '{name}'{suggestion(name, TASKS)}: expected one of "
                          f"{', '.join(names())}, or FILE.py:CLASS")
@@ -82,13 +76,10 @@ def make(function, name, options):
 
 def label_of(name):
     """Return the label of the task ``name`` in tables and pictures."""
-    few, rest = name.startswith("few-"), name.removeprefix("few-")
-    if few and rest in TASKS:
-        return f"few {label_of(rest)}"
     return getattr(TASKS.get(name), "label", "") or name
 
 
 def chance_of(name):
     """Return the chance accuracy of a task or its long runs, 0 ... 1; ``None`` if it is unknown."""
-    name = name.removeprefix("few-").removesuffix("-long").removesuffix("-512")
+    name = name.removesuffix("-long").removesuffix("-512")
     return getattr(TASKS.get(name), "chance", None)

@@ -27,6 +27,7 @@ class Task(Protocol):
     ``token_names()``      names of the tokens, the same in every example
     ``tokens_as_text(x)``  the tokens of one example as text
     ``as_images(x)``       examples as pictures (B, height, width) or (B, height, width, 3)
+    ``redrawn``            the option that a grid sets to each run's seed, such as a draw of labels
     ``needed(x)``          bool (B, tokens, tokens): which tokens each token has to attend to; a
                            token without any does not count
     """

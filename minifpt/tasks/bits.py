@@ -1,4 +1,4 @@
-"""Tasks on bits: the paper's two, XOR and memory, and associative recall."""
+"""The paper's tasks on bits: XOR and memory."""
 
 import numpy as np
 
@@ -103,55 +103,3 @@ class BitMemory(Choices):
         for string in range(self.strings):
             mask[:, self.strings * P + i, string * P + i] = agree[:, string, None]
         return mask
-
-
-class BitRecall(Choices):
-    """Associative recall of bits: which item followed the query?
-
-    ``items`` random strings of ``bits`` bits come in, a token each, and then the query, which is
-    one of them but not the last.  The answer, at the last token, is the item that followed it; if
-    the query appears several times, the last time counts.
-
-    x (B, items + 1, bits), -1 or 1; y (B, 1, bits), 0 or 1.  Accuracy is a mean over bits.
-    """
-
-    name = "bit-recall"
-    label = "bit recall"
-    chance = 0.5
-    splits = "train", "validation", "test"                # the same: every draw is fresh
-    output_tokens, classes = 1, 2
-    defaults = COSINE | {"steps": 4000}
-
-    def __init__(self, items=30, bits=8):
-        self.items = whole(self.name, "items", items, 2)
-        self.bits = self.input_dim = whole(self.name, "bits", bits)
-        self.output_dim, self.tokens = 2 * self.bits, self.items + 1
-        self.options = {"items": self.items, "bits": self.bits}
-
-    def draw(self, rng, size, split):
-        items, row = rng.integers(0, 2, (size, self.items, self.bits)), np.arange(size)
-        query = items[row, rng.integers(0, self.items - 1, size)]
-        x = (2 * np.concatenate([items, query[:, None]], axis=1) - 1).astype(np.float32)
-        return x, items[row, place_after(x)][:, None]
-
-    def tokens_as_text(self, x):
-        return ["".join("01"[int(bit > 0)] for bit in item) for item in x]
-
-    def needed(self, x):
-        """Return the mask: the last token needs the item that followed the query."""
-        return needed_after(x)
-
-
-def place_after(x):
-    """Return the place after the query's last one, (B,): x (B, items + 1, numbers), the items and
-    then the query, which is one of them but not the last."""
-    same = (x[:, -3::-1] == x[:, -1:]).all(axis=2)        # from the last item but one backwards
-    return x.shape[1] - 2 - same.argmax(axis=1)
-
-
-def needed_after(x):
-    """Return the mask (B, T, T) in which the last token needs the item that :func:`place_after`
-    names; x as there."""
-    mask = np.zeros((len(x), x.shape[1], x.shape[1]), bool)
-    mask[np.arange(len(x)), -1, place_after(x)] = True
-    return mask

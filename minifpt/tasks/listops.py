@@ -148,19 +148,16 @@ def parse(text):
 
 def evaluate(ids):
     """Return the value of an expression, with a stack of open lists."""
-    open_lists, operators = [[]], []
+    open_lists = [[]]                                     # each begins with its operator
     for i in ids:
-        if i < 10:
+        symbol = SYMBOLS[i]
+        if symbol in OPERATORS:
+            open_lists.append([symbol])
+        elif symbol == "]" and len(open_lists) > 1:
+            operator, *values = open_lists.pop()
+            open_lists[-1].append(OPERATORS[operator](values))
+        else:                                             # a digit, or ] without an open list
             open_lists[-1].append(i)
-        elif SYMBOLS[i] != "]":
-            operators.append(SYMBOLS[i])
-            open_lists.append([])
-        elif operators:
-            value = OPERATORS[operators.pop()](open_lists.pop())
-            open_lists[-1].append(value)
-        else:                                             # no list is open
-            operators.append(SYMBOLS[i])
-            break
-    if operators or len(open_lists[0]) != 1:
+    if len(open_lists) > 1 or len(open_lists[0]) != 1:
         raise ValueError("its brackets do not match")
     return int(open_lists[0][0])

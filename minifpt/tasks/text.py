@@ -78,40 +78,6 @@ class Text(Choices):
         return passage[:, :-1], passage[:, 1:]
 
 
-class Trigrams(Text):
-    """Predict the next byte of text drawn from another text's trigram counts: it has the letters,
-    pairs and triples of that text, but not its language.
-
-    x and y as in :class:`Text`.  Each byte follows the two bytes before it as often as in
-    ``files``.  A passage begins with two neighbours of the text.  Every passage is fresh.
-    """
-
-    name = "trigrams"
-
-    def __init__(self, files, tokens=256, held_out=0.05):
-        super().__init__(files, tokens, held_out)
-        text = self.bytes["train"].astype(np.int64)
-        pairs = 256 * text + np.roll(text, -1)            # the end is followed by the beginning
-        self.order = np.argsort(pairs, kind="stable")     # places in the text, sorted by pair
-        self.starts = np.searchsorted(pairs[self.order], np.arange(256 ** 2 + 1))
-
-    def draw(self, rng, size, split):
-        text, n = self.bytes["train"], len(self.order)
-        place, passage = rng.integers(0, n, size), np.empty((size, self.tokens + 1), np.int64)
-        passage[:, 0] = text[place]
-        for t in range(1, self.tokens + 1):
-            passage[:, t] = text[(place + 1) % n]
-            pair = 256 * passage[:, t - 1] + passage[:, t]
-            # Continue from a random place of this pair in the text.
-            first, last = self.starts[pair], self.starts[pair + 1]
-            place = (self.order[first + (rng.random(size) * (last - first)).astype(int)] + 1) % n
-        return passage[:, :-1], passage[:, 1:]
-
-    def test_set(self):
-        """Return ``(x, y)`` of 256 passages, always the same."""
-        return self.draw(np.random.default_rng(0x3F), 256, "test")
-
-
 class Typos(Choices):
     """Find the replaced bytes of a passage.  Each byte is replaced, with probability ``share``, by
     a byte drawn from the text.

@@ -9,19 +9,11 @@ import numpy as np
 
 from ..gpt2 import LanguageModel
 from . import llama_files
+from .factory import config_for, get
 from .llama import Llama, LlamaConfig, LlamaLM
 from .names import TrunkSpec
 
-__all__ = ["Llama", "LlamaConfig", "LlamaLM", "TrunkSpec", "get", "language_model"]
-
-
-def get(name, seed=0, dropout=None, dtype=np.float32):
-    """Return the trunk of ``--model NAME``, with random weights drawn from ``seed``.
-
-    ``dropout`` replaces the dropout of the weights.  Raises ``ValueError`` for an unknown name,
-    ``FileNotFoundError`` for missing weights.
-    """
-    return TrunkSpec.parse(name).make(seed, dropout, dtype)
+__all__ = ["Llama", "LlamaConfig", "LlamaLM", "TrunkSpec", "config_for", "get", "language_model"]
 
 
 def language_model(name, dtype=np.float32, dropout=None):

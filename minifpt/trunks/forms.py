@@ -75,26 +75,6 @@ def summed_form(trunk, x):
 # -------------------------------------------------------------------- the switch in a trunk's name
 
 
-def read_switch(text, spec, model):
-    """Return the value after ``qk=`` for the ``TrunkSpec`` before it: a part's name, or for a
-    random trunk an angle in degrees.  Raises ``ValueError``."""
-    if spec.qk is not None or spec.kind in ("own", "mixed", "lstm"):
-        raise ValueError(f"--model {model}: qk= comes once, after a named GPT-2, BERT or Llama")
-    if spec.kind != "random":
-        if text not in PARTS:
-            raise ValueError(f"--model {model}: qk is '{text}', expected {', '.join(PARTS)}; "
-                             "angles are for random trunks")
-        return text
-    try:
-        angle = {"positive": 0.0, "negative": 180.0}.get(text) if text.isalpha() else float(text)
-        if text != "antisymmetric" and not 0 <= angle <= 180:
-            raise ValueError
-    except (ValueError, TypeError):
-        raise ValueError(f"--model {model}: qk is '{text}', expected 0 to 180 degrees, positive, "
-                         "negative or antisymmetric") from None
-    return text if angle is None else angle
-
-
 def check_switch(qk, config, model):
     """Raise ``ValueError`` for a switch that does not fit a trunk with this config."""
     D, grouped = config.n_embd // config.n_head, getattr(config, "n_group", config.n_head)

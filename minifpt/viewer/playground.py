@@ -5,14 +5,13 @@ import re
 
 import numpy as np
 
-from .. import __version__, functional, tasks
+from .. import __version__, functional, tasks, trunks
 from ..checks import one_of, whole
 from ..experiments.pretrain import SOURCES
 from ..files import outputs, weights
 from ..fpt import FPT
 from ..gpt2 import GPT2, LanguageModel
 from ..trunks import forms
-from ..trunks.names import TrunkSpec
 from . import encoded, fill, formulas, read, to_json
 from .faults import FAULTS
 from .frames import source_of
@@ -42,8 +41,8 @@ def playground(model=MODEL, task="bit-xor", tour=None):
     one_of("playground", "the task", task, TASKS)
     if tour is None and (model, task) == (MODEL, "bit-xor"):
         tour = 1
-    spec = TrunkSpec.parse(model)
-    trunk = spec.make(0, dropout=0.0, dtype=np.float64)
+    spec = trunks.TrunkSpec.parse(model)
+    trunk = trunks.get(spec, 0, dropout=0.0, dtype=np.float64)
     check(spec.text, trunk)
     statistics = {name: [float(p.data.mean()), float(p.data.std())]
                   for name, p in trunk.named_parameters()}

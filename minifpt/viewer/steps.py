@@ -25,7 +25,7 @@ from ..machine import single_threaded_blas
 from ..optim import Adam, clip_grad_norm
 from ..tasks import defaults_of
 from ..tracing import swapped, trace
-from ..trunks.names import TrunkSpec
+from ..trunks import TrunkSpec, config_for
 from . import checking, encoded, fill, read, still, stored_array, to_json
 from .differences import in_float64
 from .film import film, restore
@@ -133,7 +133,7 @@ def of_task(task, model, *, freeze="fpt", dropout=None, adapt=None, seed=0, **op
     """Do as :func:`steps` for the first step of ``minifpt train``; ``model`` is a name as
     ``--model`` takes it, and ``dropout=None`` takes the task's default."""
     spec = TrunkSpec.parse(model)
-    if isinstance(config := spec.config(), GPT2Config):     # too large a one is not even made
+    if isinstance(config := config_for(spec), GPT2Config):     # too large a one is not even made
         C = config.n_embd
         check_size(config.n_layer * (12 * C * C + 13 * C) + (config.n_positions + 2) * C)
     fpt = FPT.for_task(task, spec, freeze, seed, dropout, adapt)

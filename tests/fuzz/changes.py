@@ -32,7 +32,7 @@ CHANGES = [lambda y: 0 * y, lambda y: 1.5 * y - 0.2, lambda y: 0.5 * y + np.tanh
            (mean_over_batch, lambda dy, y: mean_over_batch(dy)),
            (lambda y: y[::-1], lambda dy, y: dy[::-1]),
            (lambda y: y.cumsum(axis=0), lambda dy, y: dy[::-1].cumsum(axis=0)[::-1])]
-ADAPTERS = [None, "lora:rank=2,on=*.*+output", "bottleneck:size=3", "prefix:tokens=2", "bitfit"]
+ADAPTERS = [None, "lora:rank=2,on=*.*+output", "bottleneck:size=3", "bitfit"]
 
 
 def functions(dropout):

@@ -81,7 +81,7 @@ def train_line(folder):
 
 def pretrain_line(folder):
     out = folder / "w"
-    return ["pretrain", "brackets", "--steps", "300", "--batch-size", "2", "--out", out,
+    return ["pretrain", "bits", "--steps", "300", "--batch-size", "2", "--out", out,
             *["--resume"] * (out / "config.json").exists()]
 
 

@@ -1,0 +1,162 @@
+"""Build trunks from what their names say, see :class:`minifpt.trunks.TrunkSpec`."""
+
+import inspect
+import re
+from dataclasses import replace
+
+import numpy as np
+
+from ..files import weights
+from ..gpt2 import GPT2, SHAPES, GPT2Config
+from ..layers import standard_normal
+from ..user_files import load_object
+from ..weight_files import check_size, config_of
+from . import bert, forms, llama_files
+from .base import check_trunk
+from .llama import Llama
+from .llama_files import LlamaConfig
+from .lstm import LSTM, LSTMConfig
+from .names import TrunkSpec, shape_of
+
+PAPER_SPREAD = 0.02 * 768 ** 0.5                          # of the paper's random GPT-2
+CLASSES = {GPT2Config: GPT2, LlamaConfig: Llama, LSTMConfig: LSTM}     # of random trunks
+# Settings besides its arrays that say what a part computes.
+COMPUTES = {"attn": ("n_head", "rope_base"), "mlp": ("activation_function",)}
+
+
+def get(name, seed=0, dropout=None, dtype=np.float32):
+    """Return the trunk of ``--model NAME``, with random weights drawn from ``seed``.
+
+    ``name`` may be a :class:`TrunkSpec`.  ``dropout`` replaces the dropout of the weights; random
+    ones have 0.1.  Raises ``ValueError`` for an unknown name, ``FileNotFoundError`` for missing
+    weights.
+    """
+    spec = TrunkSpec.parse(name)
+    if spec.kind == "own":
+        return users_trunk(spec.name, seed, dropout, dtype)
+    if spec.kind == "mixed":
+        return mix(spec, *(get(part, seed, dropout, dtype) for part in (spec.base, spec.other)))
+    if spec.kind in ("random", "lstm"):
+        config = config_for(spec, 0.1 if dropout is None else dropout)
+        trunk = CLASSES[type(config)](config, seed, dtype)
+    else:
+        kind = bert.BERT if bert.is_bert(spec.name) else (
+            Llama if llama_files.is_llama(spec.name) else GPT2)
+        trunk = kind.from_pretrained(spec.name, dtype=dtype, dropout=dropout)
+    for name, p in trunk.named_parameters() if spec.kind == "statistics" else ():
+        mean, std = float(p.data.mean()), float(p.data.std())
+        p.data[...] = mean + std * standard_normal(p.data.shape, seed, name)
+    if spec.qk is not None:
+        forms.switch(trunk, spec.qk, spec.kind == "random", spec.text)
+    return trunk
+
+
+def users_trunk(name, seed, dropout, dtype):
+    """Return the trunk of ``FILE.py:NAME``, whose function gets the arguments that it takes."""
+    function = load_object(name)
+    options = {"seed": seed, "dtype": dtype} | ({} if dropout is None else {"dropout": dropout})
+    takes = inspect.signature(function).parameters
+    if all(p.kind != p.VAR_KEYWORD for p in takes.values()):
+        options = {k: v for k, v in options.items() if k in takes}
+    trunk = function(**options)
+    check_trunk(trunk)
+    return trunk
+
+
+def mix(spec, trunk, other):
+    """Return a trunk in which the parameters that the mask names are those of ``other``."""
+    for ours, theirs in pairs(spec, trunk, other):
+        ours[...] = theirs
+    return trunk
+
+
+def pairs(spec, trunk, other):
+    """Yield (array of the trunk, the other trunk's) for each that a mixed trunk replaces, a
+    parameter or some of its columns.  Of more positions than the trunk has, the first serve."""
+    whole = (slice(None),)
+    replaced = {name: whole if is_whole else spec.mask.columns(name, p) for (name, p), is_whole
+                in zip(trunk.named_parameters(), spec.mask.select(trunk).values(), strict=True)}
+    theirs = {name: p.data for name, p in other.named_parameters()}
+    if not any(replaced.values()):
+        raise ValueError(f"--model {spec.text}: the mask '{spec.mask}' names no parameter of "
+                         "the trunk")
+    for name, p in trunk.named_parameters():
+        if replaced[name]:
+            if name == "wpe.weight" and name in theirs:
+                theirs[name] = theirs[name][:len(p.data)]
+            if name not in theirs or theirs[name].shape != p.data.shape:
+                raise ValueError(f"--model {spec.text}: the trunks have different shapes, "
+                                 f"see {name}")
+            for field in COMPUTES.get(p.group, ()):
+                a, b = (getattr(t.config, field, None) for t in (trunk, other))
+                if a != b:
+                    raise ValueError(f"--model {spec.text}: the trunks have {field} {a} and "
+                                     f"{b}, so their {p.group} computes something else")
+            for columns in replaced[name]:
+                yield p.data[..., columns], theirs[name][..., columns]
+    for name, is_whole in spec.mask.select(other).items():
+        # More blocks than the trunk has are left out, as more positions are.
+        if is_whole and re.sub(r"^h\.\d+", "h.0", name) not in replaced:
+            raise ValueError(f"--model {spec.text}: the other trunk has {name}, this one "
+                             "lacks it")
+
+
+def config_for(name, dropout=None):
+    """Return the config of the trunk of ``--model NAME`` without building it; ``None`` for a user's
+    trunk.  Without weights of a name, a shape with that name is enough."""
+    spec = TrunkSpec.parse(name)
+    if spec.kind == "own":
+        return None
+    if spec.kind == "mixed":
+        base, other = (config_for(part, dropout) for part in (spec.base, spec.other))
+        if isinstance(base, GPT2Config) and isinstance(other, GPT2Config):
+            list(pairs(spec, GPT2(base, seed=None), GPT2(other, seed=None)))      # raises as get
+        return base
+    options = {} if dropout is None else {"dropout": dropout}
+    if spec.kind == "lstm":
+        config = lstm_config(spec, options)
+    elif spec.kind == "random":
+        config = random_config(spec, options)
+    else:
+        config = stored_config(spec.name, options)
+    if spec.qk is not None:
+        forms.check_switch(spec.qk, config, spec.text)
+    return config
+
+
+def lstm_config(spec, options):
+    """Return the config of a random LSTM."""
+    sizes, *flags = spec.name.split(",")
+    config = LSTMConfig(*map(int, sizes.split("x")), **dict.fromkeys(flags, True), **options)
+    if spec.spread is not None:
+        config = replace(config, initializer_range=spec.spread / config.n_embd ** 0.5)
+    return config
+
+
+def random_config(spec, options):
+    """Return the config of a random GPT-2 or Llama."""
+    shape = shape_of(spec.name) | options
+    if spec.spread is not None:
+        spread = PAPER_SPREAD if spec.spread == "paper" else spec.spread
+        shape |= {"initializer_range": spread / shape["n_embd"] ** 0.5,
+                  "scaled_residual_init": spec.spread != "paper"}
+    return (LlamaConfig if spec.name.startswith("llama:") else GPT2Config)(**shape)
+
+
+def stored_config(name, options):
+    """Return the config of weights, or of a shape with that name."""
+    dropout = options.get("dropout")
+    try:
+        path = weights.find(name)
+    except FileNotFoundError:
+        if name not in SHAPES:
+            raise
+        return GPT2Config(**SHAPES[name] | options)
+    if bert.is_bert(name):
+        return bert.read_config(path, dropout)
+    if llama_files.is_llama(name):
+        return llama_files.load(path, dropout)[0]
+    settings, tensors = weights.load(path, dropout)
+    config = config_of(settings, path, GPT2Config)
+    check_size(path, config, tensors)
+    return config
