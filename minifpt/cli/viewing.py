@@ -17,7 +17,6 @@ from ..gpt2 import GPT2, GPT2Config, LanguageModel
 from ..layers import tokens_before
 from ..reports import attention as attention_maps
 from ..reports import heads as head_forms
-from ..reports import patching
 from ..reports import report as reporting
 from ..trunks.lstm import LSTM, LSTMConfig
 from ..viewer import playground as playing
@@ -150,18 +149,6 @@ def attention(args):
     if "moved" in table:
         say("moved: share of attention that training moved, mean of all maps; most: the map with "
             "the largest")
-    print(f"{out} {out.with_suffix('.csv')}")
-
-
-@takes(
-    option("run_folder", type=path, metavar="RUN", help="the folder of a run"),
-    option("--examples", type=whole, default=64, metavar="N",
-           help="test examples that the maps are the mean of (default: 64)"),
-    option("--out", type=path, help=(
-        "a .png; a .csv is written beside it (default: RUN/patch.png)")))
-def patch(args):
-    out = args.out or args.run_folder / "patch.png"
-    print(patching.patch_run(args.run_folder, out, args.examples))
     print(f"{out} {out.with_suffix('.csv')}")
 
 
