@@ -27,8 +27,6 @@ GROUPS = {
                               "moved."),
         "attention": ("viewing", "Draw attention maps of trained runs, with the share that lies "
                                  "where the task needs it."),
-        "heads": ("viewing", "Show of each attention head's form the symmetric part, by which it "
-                             "finds likeness, and its eigenvalues."),
         "gradcheck": ("viewing", "Check every hand-written gradient against a numerical one.")},
     "Compare": {
         "compare": ("grids", "Train several trunks on several tasks, or compare finished runs; "
