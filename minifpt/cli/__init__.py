@@ -29,8 +29,8 @@ GROUPS = {
                                  "where the task needs it."),
         "gradcheck": ("viewing", "Check every hand-written gradient against a numerical one.")},
     "Compare": {
-        "compare": ("grids", "Train several trunks on several tasks, or compare finished runs; "
-                             "write table.md, runs.csv and curves.png."),
+        "compare": ("grids", "Train several trunks on several tasks; write table.md, runs.csv and "
+                             "curves.png."),
         "reproduce": ("grids", "Reproduce a table of the paper: NAME.md, NAME.csv, NAME.png.")},
     "Weights": {
         "pretrain": ("weights", "Pretrain a language model, or a model of images."),
