@@ -13,9 +13,8 @@ from conftest import SAVEFIG, refused
 from matplotlib.figure import Figure
 
 import minifpt
-from minifpt import cli, fast, layers, tasks, training
-from minifpt import functional as F
-from minifpt.experiments import compare, tables, timing
+from minifpt import cli, tasks
+from minifpt.experiments import compare, tables
 from minifpt.experiments.runs import at_start, read_history, read_run
 from minifpt.files.runs import COLUMNS, crc
 from minifpt.reports import attention, html, report
@@ -465,32 +464,6 @@ def test_a_stopped_run_says_where_it_stands(copy):
     text = report.result_section(folder, task, run, read_history(folder), tested)
     assert "metrics.csv stands at step 25" in text and "the checkpoint, step 20" in text
     assert "after 20 of 40 steps, where the run stopped" in text
-
-
-# ------------------------------------------------------------------------------- timing
-
-
-def test_costs_of_a_step_are_counted_by_operation(made):
-    task, run = read_run(made[0] / "memory")
-    before = [*vars(F).values(), *vars(fast).values(), training.clip_grad_norm,
-              *layers.ACTIVATIONS.values()]
-    costs = timing.costs(run.model, task, 4, seconds=0.0)
-    assert before == [*vars(F).values(), *vars(fast).values(), training.clip_grad_norm,
-                      *layers.ACTIVATIONS.values()]       # all as it was
-    ops = costs.operations
-    assert ops["attention"].calls == 2 and ops["layer_norm"].calls == 5
-    assert ops["linear"].calls == 2 + 4 * 2 and ops["Adam"].calls == ops["clipping"].calls == 1
-    assert 0 < sum(c.forward + c.backward for c in ops.values()) <= costs.seconds
-    # q, k, v are one array of (B, T, 3 C) at most, probabilities (B, H, T, T)
-    B, T, C, H = 4, task.tokens, 16, 2
-    assert ops["attention"].kept + ops["softmax"].kept >= 2 * 4 * (B * H * T * T + 3 * B * T * C)
-    assert sum(c.kept for c in ops.values()) < costs.peak
-
-
-def test_costs_refuses_while_a_trace_is_open(made):
-    task, run = read_run(made[0] / "xor")
-    with minifpt.trace(run.model):
-        assert "trace is open" in one_line(timing.costs, run.model, task, 4, 0.0)
 
 
 # ------------------------------------------------------------------------ histories
