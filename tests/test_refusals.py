@@ -58,7 +58,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
     monkeypatch.setitem(trunks.SHAPES, "minigpt", TINY)
     monkeypatch.setattr(pretrain, "SHAPE", TINY)
-    monkeypatch.setattr(plan, "SECONDS", 0.0)
     return tmp_path / "work"
 
 
