@@ -59,7 +59,8 @@ class Subject(NamedTuple):
 
 def maps(model, x, mask=None):
     """Return the :class:`Maps` of a model on examples; ``mask`` is the task's ``needed(x)``."""
-    total, share, step = 0.0, 0.0, max(1, ROWS // x.shape[1])
+    T = x.shape[1]
+    total, share, step = 0.0, 0.0, max(1, ROWS // T)
     for i in range(0, len(x), step):
         with model.all_frozen(), trace(model) as t:
             model.forward(x[i:i + step])
@@ -67,7 +68,7 @@ def maps(model, x, mask=None):
         if len(shapes) != 1:
             raise ValueError("attention: the trunk has no attention layers, or not all of one "
                              f"shape ({len(shapes)} shapes)")
-        a = np.stack([*t.attention.values()])             # (layers, B, H, T, T)
+        a = np.stack([*t.attention.values()])[..., -T:, -T:]          # (layers, B, H, T, T)
         total = total + a.sum(axis=1, dtype=np.float64)
         if mask is not None:
             a *= mask[i:i + step, None]
