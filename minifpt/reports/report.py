@@ -95,8 +95,8 @@ def result_section(folder, task, run, history, tested):
     if last != run.step:
         html += paragraph(f"metrics.csv stands at step {last}. All but the curves is of the "
                           f"checkpoint, step {run.step}.")
-    (losses, (left,)), (accuracies, (right,)) = plots.figure(), plots.figure()
-    plots.draw_curves(left, right, history, task.name, chance)
+    (losses, (loss_axis,)), (accuracies, (accuracy_axis,)) = plots.figure(), plots.figure()
+    plots.draw_curves(loss_axis, accuracy_axis, history, task.name, chance)
     return html + figures(
         [(losses, "Loss against training steps"), (accuracies, "Accuracy against training steps")],
         "Training: the mean since the point before, with dropout where the run has it. Test: on "
@@ -114,10 +114,10 @@ def answers_section(task, tested):
         return paragraph("This task does not say which answers its scores stand for (no choices).")
     scores, y = task.choices(tested.logits, tested.y), tested.y     # scores (*y.shape, classes)
     answers = scores.argmax(axis=-1)
-    wrong = (answers != y).reshape(len(y), -1)
-    mistakes = np.flatnonzero(wrong.any(axis=1))
+    errors = (answers != y).reshape(len(y), -1)
+    mistakes = np.flatnonzero(errors.any(axis=1))
     html = paragraph(f"{len(mistakes):,} of {len(y):,} test examples have a wrong answer; of all "
-                     f"answers {100 * wrong.mean():.3g} % are wrong.")
+                     f"answers {100 * errors.mean():.3g} % are wrong.")
     if y[0].size == 1 and task.classes <= 50:
         k = task.classes
         counts = np.bincount(k * y.ravel() + answers.ravel(), minlength=k * k).reshape(k, k)
@@ -129,7 +129,7 @@ def answers_section(task, tested):
     if y[0].size > 1:
         html += wrong_places(task, answers != y)
     p, _ = F.softmax(scores)
-    sure = (p.max(axis=-1).reshape(wrong.shape) * wrong).max(axis=1)
+    sure = (p.max(axis=-1).reshape(errors.shape) * errors).max(axis=1)
     worst = mistakes[np.argsort(-sure[mistakes], kind="stable")][:SHOWN]
     caption = "Wrong examples, first those of which the model is surest"
     if hasattr(task, "as_images"):
@@ -140,9 +140,9 @@ def answers_section(task, tested):
         wrong_example(task, tested.x[i], answers[i].ravel(), y[i].ravel()) for i in worst[:10])
 
 
-def wrong_places(task, wrong):
+def wrong_places(task, errors):
     """Return the share of wrong answers at each output token, and at each answer of a token."""
-    share = 100 * wrong.mean(axis=0).reshape(task.output_tokens, -1)
+    share = 100 * errors.mean(axis=0).reshape(task.output_tokens, -1)
     names = task.token_names()[-len(share):] if hasattr(task, "token_names") else range(
         1, len(share) + 1)
     caption = "Wrong answers at each output token, per cent."
