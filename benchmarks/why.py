@@ -41,6 +41,7 @@ MEASURED = "reached", "last_step", "accuracy", "seconds", "curve", "matches"
 EXAMPLES = 128                                            # of a test, which comes "every" steps
 ANGLES = *range(0, 181, 15),
 COARSE = 0, 60, 75, 90, 105, 120, 150
+NAMES = forms.Heads._fields[:4]                           # share, trace, positive, negative
 
 
 def match(model):

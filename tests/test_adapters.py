@@ -217,8 +217,7 @@ def test_a_run_with_a_bottleneck_in_a_model_built_in_code_loads(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_plan_of_an_adapter_counts_its_weights(kind, monkeypatch):
-    monkeypatch.setattr("minifpt.experiments.plan.SECONDS", 0.0)
+def test_the_plan_of_an_adapter_counts_its_weights(kind):
     task, spec = minifpt.tasks.get("bit-xor"), TrunkSpec.parse("random:2x2x8")
     mask = minifpt.FreezeMask.parse("attn,mlp,ln")
     bare, other = (plan(task, spec, mask, 4, adapt=adapt) for adapt in (None, kind))

@@ -20,7 +20,7 @@ from minifpt.gradients import GradcheckReport
 from minifpt.trunks import names as trunks
 
 TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 256}
-COMMANDS = ["train", "compare", "attention", "patch", "heads", "report", "summary", "plan", "steps",
+COMMANDS = ["train", "compare", "attention", "report", "summary", "plan", "steps",
             "playground", "new", "check", "grade", "gradcheck", "pretrain", "convert", "generate",
             "perplexity", "lessons", "worksheet", "info"]
 
@@ -266,7 +266,7 @@ def test_help_shows_the_options_of_the_user_s_own(own, capsys):
         assert part in out
 
 
-def test_a_trunk_of_the_user_s_own(folder, own, capsys, quick):
+def test_a_trunk_of_the_user_s_own(folder, own, capsys):
     assert main("train bit-xor --model mine.py:trunk --steps 2 --dropout 0.5 --seed 3 --out a") == 0
     config = json.loads((folder / "a/config.json").read_text())
     assert (config["model"], config["dropout"]) == ("mine.py:trunk", 0.5)
@@ -388,20 +388,15 @@ def test_summary_counts_parameters_without_data(capsys, folder, task, model, tok
     assert out.endswith(" % of the parameters are trained\n") and not names(folder)
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setattr(plan, "SECONDS", 0.0)
-
-
-def test_plan_prints_time_and_memory(capsys, folder, quick, weight_file):
+def test_plan_prints_time_and_memory(capsys, folder, weight_file):
     assert main("plan bit-xor --batch-size 6 --steps 250 --freeze attn --model", weight_file) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].endswith(f"bit-xor with {weight_file}: 1 blocks, 8 channels, 6 x 10 tokens, "
                            "frozen: attn")
-    assert [line[:18].strip() for line in out] == ["run", "a step", "250 steps", "768 tests",
-                                                   "memory", "measured on"]
-    assert "256 every 100 steps" in out[3] and "MB at most" in out[4]
-    assert "the whole trunk" in out[5] and not names(folder)
+    assert [line[:18].strip() for line in out] == ["run", "a step", "250 steps", "2 tests",
+                                                   "last test", "in all", "memory", "measured on"]
+    assert out[3].endswith("256 examples every 100 steps") and out[4].endswith(", 256 examples")
+    assert "MB at most" in out[6] and "the whole trunk" in out[7] and not names(folder)
 
 
 def test_plan_takes_the_paper_s_mask_and_the_task_s_batch_size(capsys, monkeypatch):
@@ -422,13 +417,18 @@ def test_plan_takes_the_paper_s_mask_and_the_task_s_batch_size(capsys, monkeypat
                            "frozen: attn,mlp")
     assert mask == minifpt.FreezeMask.fpt() and batch == tasks.MNIST.defaults["batch_size"]
     values = [line[19:] for line in out]
-    assert values[1:5] == ["3.6 s", "5 h 0 min", "1 h 47 min, 256 every 100 steps, "
-                               "without the last, full test",
-                           "2,500 MB at most, 2,000 MB of it weights"]
+    assert values[1:4] == ["3.6 s", "5 h 0 min", "1 h 45 min, 256 examples every 100 steps"]
+    assert values[4].startswith("8 min 20 s for each 1,000 examples") and not values[5].isdigit()
+    assert values[5].startswith("6 h 53 min, with 1,000") and values[6].startswith("2,500 MB")
     assert main("plan bit-xor --dropout 0.1") == 0 and calls[1][4] == 0.1
-    assert "full test" not in capsys.readouterr().out     # each batch is fresh: there is none
-    assert main("plan digits") == 0 and "full test" in capsys.readouterr().out
-    assert main("plan listops") == 0 and "full test" not in capsys.readouterr().out
+    assert "2 min 8 s, 256 examples" in capsys.readouterr().out      # each test draws fresh ones
+
+
+def test_plan_counts_the_examples_of_the_last_test(monkeypatch):
+    assert plan.last_test(tasks.get("bit-xor"), 256) == 256
+    assert plan.last_test(tasks.get("listops"), 256) == 256
+    assert plan.last_test(tasks.get("digits"), 256) > 256
+    assert plan.last_test(tasks.get("mnist"), 256) is None          # its data are not here
 
 
 @pytest.mark.parametrize("line, part", [

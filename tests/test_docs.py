@@ -15,7 +15,7 @@ import pytest
 from conftest import load_module
 
 from minifpt import cli, layers, trunks
-from minifpt.experiments import compare, runs_table
+from minifpt.experiments import compare
 from minifpt.freeze import FreezeMask
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,8 +87,7 @@ def test_the_commands_parse(path, tmp_path, monkeypatch):
     write_files(path, tmp_path)
     for argv in commands(path):
         args = cli.parser(argv).parse_args(argv)          # exits where it is wrong
-        named = getattr(args, "tasks", [])
-        for task in [] if runs_table.are_runs(named) else named:
+        for task in getattr(args, "tasks", []):
             compare.task_class(task)
         if args.run.__name__ in ("train", "compare", "summary", "plan"):
             for model in getattr(args, "models", None) or [args.model]:

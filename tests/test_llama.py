@@ -195,7 +195,6 @@ def test_a_name_that_is_no_shape_is_refused(fails, name):
 
 def test_every_command_takes_a_llama(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("minifpt.experiments.plan.SECONDS", 0.0)
     model = "random:llama:2x4/2x16@0.8"
     for argv in (["summary", "bit-xor"], ["plan", "bit-xor"],
                  ["train", "bit-xor", "--steps", 3, "--out", "run"],

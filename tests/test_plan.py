@@ -23,12 +23,6 @@ def plan_of(task, model, mask="fpt", batch=3, **options):
     return plan.plan(task, TrunkSpec.parse(model), FreezeMask.parse(mask), batch, **options)
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Three steps of each measurement and no more."""
-    monkeypatch.setattr(plan, "SECONDS", 0.0)
-
-
 @pytest.mark.parametrize("mask", ["fpt", "full", "output_only", "ln", "attn,mlp,h.0.*"])
 @pytest.mark.parametrize("model", ["random:4x2x16", "lstm:2x16", "random:llama:1x2x16"])
 def test_the_planned_model_is_that_of_a_run(model, mask):
@@ -46,36 +40,19 @@ def test_a_plan_has_positions_for_a_long_task_and_its_dropout():
     assert estimate.model.trunk.config.dropout == 0.25
 
 
-def test_times_are_in_proportion_to_the_batch(monkeypatch):
-    """51 examples of 10 tokens are measured; the clock stands still between its readings."""
-    times, sizes = iter(range(100)), []
-    monkeypatch.setattr(plan.time, "perf_counter", lambda: float(next(times)))
-    monkeypatch.setattr(plan, "training_step", lambda model, task, optimizer, x, *_: sizes.append(
-        len(x)))
-    estimate = plan_of(tasks.get("bit-xor", n=5), "random:1x2x8", batch=102)
-    assert {*sizes} == {51} and (estimate.step, estimate.test) == (2.0, 1 / 51)
-
-
 @pytest.mark.parametrize("mask", ["fpt", "full"])
-@pytest.mark.parametrize("batch", [4, 100])
-def test_memory_equals_that_of_a_real_step(mask, batch):
-    """For Adam two numbers more for each that is trained."""
+def test_memory_is_that_of_weights_and_of_a_step_with_adams_arrays(mask):
     task, name = tasks.get("bit-memory", strings=1, bits=20, patch=5), "random:8x2x64"
-    estimate, model = plan_of(task, name, mask, batch), minifpt.FPT.for_task(task, name, mask)
-    x, y = task.batch(np.random.default_rng(0), batch)
+    estimate, model = plan_of(task, name, mask, 100), minifpt.FPT.for_task(task, name, mask)
+    x, y = task.batch(np.random.default_rng(0), 100)
     tracemalloc.start()
     logits, cache = model.forward(x, train=True, rng=np.random.default_rng(0))
     model.backward(task.loss(logits, y)[1], cache)
     step = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    del logits, cache
-    tracemalloc.start()
-    model.predict(np.resize(x, (64, *x.shape[1:])))
-    test = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
     trained = sum(p.data.nbytes for p in model.parameters() if p.trainable)
-    predicted = (estimate.peak - plan.PROCESS - estimate.weights) / plan.HOLES
-    assert predicted == pytest.approx(max(step, test) + 2 * trained, rel=0.2)
+    expected = plan.PROCESS + estimate.weights + step + 2 * trained
+    assert estimate.peak == pytest.approx(expected, rel=0.1)    # Adam joins small ones
 
 
 @pytest.mark.parametrize("task", ["mnist", "bit-xor", "bit-memory"])

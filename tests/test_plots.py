@@ -53,7 +53,7 @@ def test_curves_show_the_numbers(monkeypatch, tmp_path):
     loss, accuracy = figures[0].axes
     np.testing.assert_allclose(loss.lines[0].get_ydata(), [1, 1 / 2, 1 / 3])
     np.testing.assert_allclose(loss.lines[1].get_ydata(), [0.9, 0.45, 0.3])
-    np.testing.assert_allclose(accuracy.lines[0].get_ydata(), [0, 10, 20], atol=1e-12)
+    np.testing.assert_allclose(accuracy.lines[1].get_ydata(), [0, 10, 20], atol=1e-12)
     assert list(accuracy.lines[0].get_xdata()) == [100, 200, 300]
     assert loss.get_xlabel() == "step" and accuracy.get_ylabel() == "accuracy (%)"
 

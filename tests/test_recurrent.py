@@ -16,7 +16,6 @@ from test_edges import HUGE
 import minifpt
 from minifpt import cli, fast
 from minifpt import functional as F
-from minifpt.experiments import plan
 from minifpt.trunks.lstm import LSTM, LSTMConfig
 from minifpt.trunks.names import TrunkSpec
 
@@ -255,8 +254,7 @@ def test_a_file_may_be_called_so(tmp_path):
         "weights"] * 3
 
 
-def test_summary_and_plan_take_an_lstm(capsys, monkeypatch):
-    monkeypatch.setattr(plan, "SECONDS", 0.0)
+def test_summary_and_plan_take_an_lstm(capsys):
     argv = ["bit-xor", "--model", "lstm:2x16,residual,positions"]
     assert cli.main(["summary", *argv]) == 0
     rows = {line.split()[0]: line.split()[-2:] for line in capsys.readouterr().out.splitlines()}

@@ -129,25 +129,23 @@ def plan(args):
     config = prediction.model.trunk.config
     shape = f"{config.n_layer} blocks, " if isinstance(config_for(spec), GPT2Config) else ""
     every, examples = map(training.__kwdefaults__.get, ("eval_every", "test_examples"))
-    tests = -(-steps // every) * examples
+    tests, last = (steps - 1) // every, planning.last_test(task, examples)
+    last_seconds = (1000 if last is None else last) * prediction.test
+    whole_run = steps * prediction.step + tests * examples * prediction.test + last_seconds
     print_rows({
         "run": f"{task.name} with {args.model}: {shape}{config.n_embd} channels, "
                f"{batch} x {task.tokens} tokens, frozen: {mask}"
                + (f", adapter: {args.adapt}" if args.adapt else ""),
         "a step": planning.duration(prediction.step),
         f"{steps:,} steps": planning.duration(steps * prediction.step),
-        f"{tests:,} tests": f"{planning.duration(tests * prediction.test)}, {examples} every "
-                            f"{every} steps"
-                            + (", without the last, full test" if has_test_set(task) else ""),
+        f"{tests:,} tests": f"{planning.duration(tests * examples * prediction.test)}, {examples} "
+                      f"examples every {every} steps",
+        "last test": planning.duration(last_seconds) + (
+            " for each 1,000 examples; how many there are, its data would say"
+            if last is None else f", {last:,} examples"),
+        "in all": planning.duration(whole_run) + (
+            ", with 1,000 examples in the last test" if last is None else ""),
         "memory": f"{prediction.peak / 1e6:,.0f} MB at most, "
                   f"{prediction.weights / 1e6:,.0f} MB of it weights",
         "measured on": f"the whole trunk, {machine.cores()} thread"
                        f"{'' if machine.cores() == 1 else 's'}"})
-
-
-def has_test_set(task):
-    """Return whether the last test of a run takes a whole test set."""
-    try:
-        return hasattr(task, "test_set") and task.test_set() is not None
-    except (OSError, ValueError):                         # its data are not here
-        return True

@@ -1,29 +1,23 @@
-"""Predict the time and memory of a run from a few of its steps."""
+"""Predict the time and memory of a run from a few of its steps and one of its tests."""
 
 import time
 import tracemalloc
-from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from .. import trunks
 from ..checks import whole
 from ..fpt import FPT
-from ..gpt2 import GPT2, GPT2Config
-from ..machine import kept_memory
+from ..machine import kept_memory, single_threaded_blas
 from ..optim import Adam
+from ..training import evaluate, test_batch
 from ..training import step as training_step
-from ..training import test_batch
 
-MAX_ROWS = 512                                            # tokens of a measured batch, or 1 example
-SECONDS = 1.0                                             # to measure, for at least three steps
 PROCESS = 45e6                                            # bytes of Python, NumPy, BLAS's buffers
-HOLES = 1.1                                               # memory per byte of arrays, with gaps
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """The predicted cost of a run."""
 
     step: float                                           # seconds of a training step
@@ -42,50 +36,41 @@ def plan(task, spec, mask, batch_size, dropout=0.0, adapt=None):
     batch_size   examples in a batch.
     adapt        an adapter, as :func:`minifpt.adapters.adapt` takes it.
 
-    It times three steps of the model.  Of a batch of more than ``MAX_ROWS`` tokens only a part is
-    measured, as the cost is proportional to the batch.  A GPT-2's weights are not read: their
-    numbers do not change the time.  Raises ``ValueError`` where the run itself would.
+    It measures the memory of two steps and one batch of a test, then times three steps and that
+    batch again.  Raises ``ValueError`` or ``FileNotFoundError`` where the run itself would.
     """
     batch_size = whole("plan", "batch_size", batch_size)
-    config = trunks.config_for(spec, dropout)
-    if isinstance(config, GPT2Config):
-        trunk = GPT2(config, seed=None)
-        for p in trunk.parameters():
-            p.data[...] = 0.02
-    else:
-        trunk = trunks.get(spec, dropout=dropout)
+    trunk = trunks.get(spec, dropout=dropout)
     model = FPT.for_task(task, trunk, mask, dropout=dropout, adapt=adapt)
     trained = [p for p in model.parameters() if p.trainable]
     if not trained:
         raise ValueError("plan: every parameter is frozen, there is nothing to train")
-    tested = test_batch(task.tokens)
-    part, test_part = (min(n, max(1, MAX_ROWS // task.tokens)) for n in (batch_size, tested))
-    rng = np.random.default_rng(0)
-    (x, y), (test_x, _) = examples(task, rng, part), examples(task, rng, test_part)
-    optimizer, times = Adam(trained), []
-    with traced() as memory:                              # also a warm-up
-        logits, cache = model.forward(x, train=True, rng=rng)
-        model.backward(task.loss(logits, y)[1], cache)
-        gradients = sum(p.grad.nbytes for p in trained if p.grad is not None)
-        step_peak = memory()[1] - gradients
-    del logits, cache
-    with traced() as memory:
-        model.predict(test_x)
-        test_peak = memory()[1]
+    rng, optimizer = np.random.default_rng(0), Adam(trained)
+    test_x, test_y = examples(task, rng, test_batch(task.tokens))
+
+    def step():
+        x, y = examples(task, rng, batch_size)
+        training_step(model, task, optimizer, x, y, 1.0, rng)
+
+    def test():
+        evaluate(model, task, test_x, test_y)
+    with kept_memory, single_threaded_blas:               # as in training
+        tracemalloc.start()
+        for work in step, step, test:                     # Adam's arrays are there at the second
+            work()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        step_seconds = np.median([seconds_of(step) for _ in range(3)])
+        test_seconds = seconds_of(test) / len(test_x)
+    weights = sum(p.data.nbytes for p in model.parameters())
+    return Plan(float(step_seconds), test_seconds, PROCESS + weights + peak, weights, model)
+
+
+def seconds_of(work):
+    """Return the seconds that a call of ``work`` takes."""
     start = time.perf_counter()
-    with kept_memory:                                     # as in training
-        while len(times) < 3 or time.perf_counter() - start < SECONDS:
-            begin = time.perf_counter()
-            training_step(model, task, optimizer, x, y, 1.0, rng)
-            times.append(time.perf_counter() - begin)
-        begin = time.perf_counter()
-        model.predict(test_x)
-        test = time.perf_counter() - begin
-    size, moved = (sum(p.data.nbytes for p in ps) for ps in (model.parameters(), trained))
-    # Adam has two arrays for each trained parameter, and a step has its gradient.
-    arrays = 2 * moved + max(step_peak * batch_size / part + moved, test_peak * tested / test_part)
-    return Plan(float(np.median(times) * batch_size / part), test / test_part,
-                PROCESS + size + HOLES * arrays, size, model)
+    work()
+    return time.perf_counter() - start
 
 
 def examples(task, rng, n):
@@ -100,14 +85,14 @@ def examples(task, rng, n):
                                              task.output_dim // task.classes))
 
 
-@contextmanager
-def traced():
-    """Give a function that returns the bytes of new arrays: at this moment and at their peak."""
-    tracemalloc.start()
+def last_test(task, default):
+    """Return how many examples a run's last test takes: the whole test set, or ``default`` where
+    each test draws fresh ones; ``None`` where the data are not here."""
     try:
-        yield tracemalloc.get_traced_memory
-    finally:
-        tracemalloc.stop()
+        test_set = task.test_set() if hasattr(task, "test_set") else None
+    except (OSError, ValueError):
+        return None
+    return default if test_set is None else len(test_set[0])
 
 
 def duration(seconds):

@@ -1,11 +1,11 @@
-"""Output files at paths that the user names.  A file that minifpt did not write is never replaced.
+"""Output files at paths that the user names: a command never replaces a file that minifpt did not
+write as the same kind of output.
 
-An output is recognised by its mark.  A page, a table in Markdown or an SVG ends with a comment that
-names its kind.  A PNG has its kind in its field ``Software``.  A CSV has its columns.
+A page, a table in Markdown and an SVG end with a comment that names their kind.  A PNG has it in
+its field ``Software``.  A CSV has its columns.
 """
 
 import os
-import struct
 from pathlib import Path
 
 from . import csv_text, save_text, unfinished
@@ -28,35 +28,21 @@ def check(path, kind):
         raise ValueError(f"{folder} is a file, expected a folder")
     trial = unfinished(folder / path.name)
     try:
-        open(trial, "xb").close()                         # also fails for a name that is too long
+        trial.touch(exist_ok=False)                       # also fails for a name that is too long
         trial.unlink()
     except OSError as e:
         e.filename = str(path)
         raise
 
 
-def check_picture(where, path, kind):
-    """Check a picture's path as :func:`check` does, and that its name ends in .png."""
-    if Path(path).suffix.lower() != ".png":
-        raise ValueError(f"{where}: the picture would be {path}, expected a name that ends in .png")
-    check(path, kind)
-
-
 def is_output(path, kind):
     """Return whether minifpt wrote the file as this kind of output."""
-    path = Path(path)
-    if not path.is_file():                                # a device would not end
-        return False
-    with open(path, "rb") as f:
-        head = f.read(4096)
-        f.seek(max(0, path.stat().st_size - 200))
-        tail = f.read()
+    data = Path(path).read_bytes() if Path(path).is_file() else b""     # a device would not end
     if isinstance(kind, list):
-        return head.decode("utf-8", "replace").partition("\n")[0].rstrip("\r") == ",".join(kind)
-    if head.startswith(b"\x89PNG"):
-        field = b"Software\0" + software(kind).encode()
-        return struct.pack(">I", len(field)) + b"tEXt" + field in head
-    return tail.rstrip().endswith(f"<!-- {software(kind)} -->".encode())
+        return data.partition(b"\n")[0].rstrip(b"\r") == ",".join(kind).encode()
+    mark = software(kind).encode()
+    return (data.rstrip().endswith(b"<!-- " + mark + b" -->")
+            or data.startswith(b"\x89PNG") and b"tEXtSoftware\0" + mark in data[:4096])
 
 
 def software(kind):

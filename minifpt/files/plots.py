@@ -23,24 +23,25 @@ TRAINED, FROZEN = "#d6247f", "#9fb0ba"                    # parts of a model
 
 
 def curves(history, path, name, chance=None):
-    """Write a picture of a run's loss and test accuracy against steps."""
+    """Write a picture of a run's loss and accuracy against steps."""
     fig, axes = figure(2)
     draw_curves(*axes, history, name, chance)
     save(fig, path)
 
 
 def draw_curves(losses, accuracies, history, name, chance=None):
-    """Draw :func:`curves` into two axes."""
+    """Draw loss and accuracy into two axes, in training and in tests."""
     steps, marker = history["step"], "o" if len(history) < 3 else None
-    line, = accuracies.plot(steps, 100 * history["test_accuracy"], marker=marker)
     for split, style, text in (("train", ":", "training"), ("test", "-", "test")):
-        losses.plot(steps, history[f"{split}_loss"], style, marker=marker, color=line.get_color(),
-                    label=text)
+        options = {"linestyle": style, "marker": marker, "color": COLORS["language"], "label": text}
+        losses.plot(steps, history[f"{split}_loss"], **options)
+        accuracies.plot(steps, 100 * history[f"{split}_accuracy"], **options)
     losses.set(title="Loss", xlabel="step", ylabel="cross-entropy (nats)")
-    losses.legend(frameon=False)
     accuracies.set(xlabel="step", ylabel="accuracy (%)")
+    for ax in losses, accuracies:
+        ax.legend(frameon=False)
     mark_level(accuracies, chance, "chance")
-    if np.isfinite(end := line.get_ydata()[-1]):
+    if np.isfinite(end := 100 * history["test_accuracy"][-1]):
         accuracies.set_title(f"{name}: {end:.1f} % right after {steps[-1]:,.0f} steps")
 
 

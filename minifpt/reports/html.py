@@ -2,6 +2,7 @@
 
 import base64
 import io
+from functools import partial
 from html import escape
 
 import numpy as np
@@ -31,21 +32,13 @@ mark { background: none; color: inherit; font-weight: bold; text-decoration: und
 """
 
 
-def figure(fig, alt, caption=""):
-    """Return a Matplotlib figure as HTML with a PNG; ``alt`` describes it."""
-    return figures([(fig, alt)], caption)
-
-
-def figures(figures, caption=""):
+def figures(pairs, caption):
     """Return pairs of a Matplotlib figure and its description as HTML, side by side where there
     is room.  A dark page inverts their lightness."""
-    pictures = []
-    for fig, alt in figures:
-        raw = io.BytesIO()
-        fig.savefig(raw, format="png", dpi=110)
-        pictures.append(picture(raw, alt))
-    text = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    return f'<figure class="plot"><div class="row">{"".join(pictures)}</div>{text}</figure>'
+    pictures = "".join(picture(partial(fig.savefig, format="png", dpi=110), alt)
+                       for fig, alt in pairs)
+    return (f'<figure class="plot"><div class="row">{pictures}</div>'
+            f"<figcaption>{escape(caption)}</figcaption></figure>")
 
 
 def images(arrays, titles):
@@ -53,36 +46,33 @@ def images(arrays, titles):
     from matplotlib.image import imsave
     parts = []
     for array, title in zip(arrays, titles, strict=True):
-        raw, low = io.BytesIO(), array.min()
-        scaled = (array - low) / ((array.max() - low) or 1)
-        imsave(raw, scaled, cmap="gray_r", vmin=0, vmax=1)
-        parts.append(f"<p>{picture(raw, title)}{escape(title)}</p>")
+        scaled = (array - array.min()) / (np.ptp(array) or 1)
+        save = partial(imsave, arr=scaled, cmap="gray_r", vmin=0, vmax=1)
+        parts.append(f"<p>{picture(save, title)}{escape(title)}</p>")
     return f'<div class="row">{"".join(parts)}</div>'
 
 
-def picture(raw, alt):
-    """Return a PNG, a ``BytesIO``, as an element of HTML."""
+def picture(save, alt):
+    """Return the PNG that ``save(file)`` writes as an element of HTML."""
+    raw = io.BytesIO()
+    save(raw)
     data = base64.b64encode(raw.getvalue()).decode()
     return f'<img alt="{escape(alt)}" src="data:image/png;base64,{data}">'
 
 
-def table(rows, head=None, caption=""):
+def table(rows, head=(), caption=""):
     """Return an HTML table; a column whose first cell is a number is set to the right."""
-    right = [not isinstance(cell, str) for cell in rows[0]]
-    kinds = [' class="n"' if r else "" for r in right]
-    parts = ['<div class="wide"><table>']
-    if caption:
-        parts.append(f"<caption>{escape(caption)}</caption>")
-    if head:
-        cells = "".join(f'<th scope="col"{kind}>{escape(h)}</th>'
-                        for h, kind in zip(head, kinds, strict=True))
-        parts.append(f"<thead><tr>{cells}</tr></thead>")
-    parts.append("<tbody>")
+    kinds = ["" if isinstance(cell, str) else ' class="n"' for cell in rows[0]]
+    names = "".join(f'<th scope="col"{kind}>{escape(name)}</th>'
+                    for name, kind in zip(head, kinds, strict=False))
+    lines = []
     for first, *rest in rows:
         cells = "".join(f"<td{kind}>{escape(number(cell))}</td>"
                         for cell, kind in zip(rest, kinds[1:], strict=True))
-        parts.append(f'<tr><th scope="row">{escape(number(first))}</th>{cells}</tr>')
-    return "\n".join([*parts, "</tbody></table></div>"])
+        lines.append(f'<tr><th scope="row">{escape(number(first))}</th>{cells}</tr>')
+    body = "\n".join(lines)
+    return (f'<div class="wide"><table><caption>{escape(caption)}</caption>\n'
+            f"<thead><tr>{names}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>")
 
 
 def number(cell):
@@ -93,6 +83,7 @@ def number(cell):
 
 
 def paragraph(text):
+    """Return a text as HTML."""
     return f"<p>{escape(text)}</p>"
 
 
