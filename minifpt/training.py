@@ -4,7 +4,6 @@ import math
 import os
 import random
 import signal
-import sys
 import threading
 import time
 import zlib
@@ -64,13 +63,12 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     resume            continue from the checkpoint in ``out``, to the same bits as a run without
                       interruption.  With more steps than before, the row of the old last step
                       stays, and the next row's training loss counts from there.  Refused if the
-                      settings, the data, the model or a task's loss or accuracy have changed; of a
-                      task of your own, stderr names what was compared.
+                      settings, the data, the model or a task's loss or accuracy have changed.
     checkpoint_every  steps between checkpoints.
     config            more entries for ``config.json``, such as the trunk's name.
     stop              an object with ``is_set()``, such as a ``threading.Event``.  Once that is
-                      true, the run ends as after Ctrl-C.  A Ctrl-C during the last step does not
-                      end the run, but sets the event, if there is one.
+                      true, the run ends as after Ctrl-C.  Ctrl-C and SIGTERM set an event, also
+                      during the last step, when they do not end the run.
 
     During the run, glibc keeps freed memory for the next arrays (see ``machine.kept_memory``).
 
@@ -114,21 +112,11 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
         examples = task.batch(np.random.default_rng(0), COMPARED, "test")
         run.look = lambda: [*evaluate(model, task, *examples)]
         open_folder(out, resume, run)
-        if resume and progress:
-            say_what_was_compared(task)
         if (out / DIVERGED).exists():                     # written by a grid
             raise Diverged(read_text(out / DIVERGED))
         _loop(model, task, run, out, checkpoint_every, progress, stop)
         curves(run.history, out / "curves.png", task.name, getattr(task, "chance", None))
     return run.history
-
-
-def say_what_was_compared(task):
-    """Say on stderr what of a task of the user's own is compared where a run goes on."""
-    if not (hasattr(task, "fingerprint") or type(task).__module__.startswith(f"{__package__}.")):
-        print(f"minifpt: of {task.name} the arrays that the task holds, {2 * LOOKED} of its "
-              f"examples, and loss and accuracy of {COMPARED} were compared; data elsewhere, in "
-              "files or globals, was not", file=sys.stderr)
 
 
 def run_settings(task, **settings):
@@ -331,9 +319,23 @@ def first_nonfinite(model, x):
 
 
 @contextmanager
+def signals_handled(handler, *signals):
+    """Let ``handler`` handle these signals.  Only the main thread can, and a signal that this
+    process ignores stays ignored."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {s: signal.signal(s, handler) for s in signals
+              if is_main and signal.getsignal(s) != signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for s, old in before.items():
+            signal.signal(s, old)
+
+
+@contextmanager
 def _interrupts(stop_event):
     """Yield a function that says whether the run should stop: after Ctrl-C or SIGTERM, or once
-    ``stop_event`` is set.  The first signal lets the step end; the second one interrupts at once.
+    ``stop_event`` is set.  The first signal lets the step end; a second Ctrl-C interrupts at once.
     At the end a signal sets a ``threading.Event``."""
     signals = []
 
@@ -341,15 +343,12 @@ def _interrupts(stop_event):
         return bool(signals) or (stop_event is not None and stop_event.is_set())
 
     def handler(signum, frame):
-        if signals:
+        if signals and signum == signal.SIGINT:
             raise KeyboardInterrupt
         signals.append(signum)
-    is_main = threading.current_thread() is threading.main_thread()
-    before = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM) if is_main}
     try:
-        yield is_stopped
+        with signals_handled(handler, signal.SIGINT, signal.SIGTERM):
+            yield is_stopped
+    finally:
         if signals and isinstance(stop_event, threading.Event):
             stop_event.set()
-    finally:
-        for s, old in before.items():
-            signal.signal(s, old)
