@@ -33,7 +33,6 @@ from minifpt.files import plots, save_text
 from minifpt.files.weights import available
 from minifpt.machine import single_threaded_blas
 from minifpt.progress import progress_bar
-from minifpt.reports.heads import NAMES
 from minifpt.trunks import forms
 
 HERE = Path(__file__).resolve().parent
@@ -46,6 +45,7 @@ MEASURED = "reached", "last_step", "accuracy", "seconds", "curve", "matches"
 EXAMPLES = 128                                            # of a test, which comes "every" steps
 ANGLES = *range(0, 181, 15),
 COARSE = 0, 60, 75, 90, 105, 120, 150
+NAMES = forms.Heads._fields[:4]                           # share, trace, positive, negative
 
 
 def match(model):

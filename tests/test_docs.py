@@ -16,7 +16,7 @@ import pytest
 from conftest import load_module
 
 from minifpt import cli, layers
-from minifpt.experiments import compare, runs_table
+from minifpt.experiments import compare
 from minifpt.files.weights import shipped
 from minifpt.freeze import FreezeMask
 from minifpt.trunks.names import TrunkSpec
@@ -95,8 +95,7 @@ def test_the_commands_parse(path, tmp_path, monkeypatch):
         TrunkSpec.parse("random:1x2x256").make().save(tmp_path / "language-wide.npz")
     for argv in commands(path):
         args = cli.parser(argv).parse_args(argv)          # exits where it is wrong
-        named = getattr(args, "tasks", [])
-        for task in [] if runs_table.are_runs(named) else named:
+        for task in getattr(args, "tasks", []):
             compare.task_class(task)
         if args.run.__name__ in ("train", "compare", "summary", "plan"):
             for model in getattr(args, "models", None) or [args.model]:

@@ -18,7 +18,6 @@ import minifpt
 from minifpt import cli, fast, machine, optim
 from minifpt import functional as F
 from minifpt.experiments import runs as run_folders
-from minifpt.experiments import runs_table
 from minifpt.experiments.compare import Arm
 from minifpt.files import runs
 from minifpt.trunks.names import TrunkSpec
@@ -212,8 +211,10 @@ def test_run_folders_may_have_windows_paths(monkeypatch):
         def is_dir(self):
             return False
     monkeypatch.setattr(run_folders, "Path", WindowsPath)
-    assert runs_table.are_runs([r"runs\bit-xor", r"C:\runs\digits", "runs/listops"])
-    assert not runs_table.are_runs(["bit-xor", r"C:\my\walk.py:Walk", "walk.py:Walk"])
+    for word in r"runs\bit-xor", r"C:\runs\digits", "runs/listops":
+        assert run_folders.names_folder(word)
+    for word in "bit-xor", r"C:\my\walk.py:Walk", "walk.py:Walk":
+        assert not run_folders.names_folder(word)
 
 
 @pytest.mark.slow

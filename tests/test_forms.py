@@ -338,34 +338,3 @@ def test_random_heads_lie_within_the_random_spread_and_trained_ones_do_not():
 def test_a_form_of_zeros_has_measures_of_zero():
     measured = minifpt.heads(minifpt.GPT2(minifpt.GPT2Config(1, 2, 8), seed=None))
     assert not numbers(measured).any()
-
-
-def test_the_command_writes_table_csv_and_picture(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    words = ["heads", SMALL, "--csv", "h.csv", "--picture", "h.png"]
-    assert cli.main(words) == 0 and cli.main(words) == 0             # its own files are replaced
-    out, trunk = capsys.readouterr().out, minifpt.heads(trunks.get(SMALL))
-    assert f"{100 * trunk.share[1, 1]:.1f} %" in out and "random" in out and "h.png h.csv" in out
-    rows = np.genfromtxt("h.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
-    np.testing.assert_allclose(rows["trace"][:4], trunk.trace.ravel(), rtol=1e-5)
-    assert len(rows) == 6 and rows["state"][4] == "random mean"
-    assert (tmp_path / "h.png").read_bytes()[:4] == b"\x89PNG"
-    (tmp_path / "mine.csv").write_text("mine\n")
-    for argv, message in ((["heads", SMALL, "--csv", "mine.csv"], "did not write it"),
-                          (["heads", SMALL, "--picture", "h.jpg"], "ends in .png"),
-                          (["heads", "lstm"], "no attention heads"), (["heads", "none"], "none")):
-        assert cli.main(argv) == 2
-        assert message in capsys.readouterr().err
-
-
-def test_the_command_shows_a_run_before_and_after(tmp_path, capsys):
-    folder = str(tmp_path / "run")
-    assert cli.main(["train", "bit-memory", "--bits", "8", "--patch", "4", "--model", SMALL,
-                     "--steps", "20", "--out", folder]) == 0
-    task, made = runs.read_run(folder)
-    begun = runs.at_start(folder, made.settings, task)
-    capsys.readouterr()
-    assert cli.main(["heads", folder, "--picture", str(tmp_path / "h.png")]) == 0
-    before, after = (minifpt.heads(m).trace[0, 0] for m in (begun, made.model))
-    assert before != after
-    assert f"{before:+.2f} → {after:+.2f}" in capsys.readouterr().out

@@ -2,7 +2,6 @@
 was."""
 
 import csv
-import json
 import shutil
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from test_report import history
 import minifpt
 from minifpt import cli
 from minifpt.exercises import WRONG, Result, grade
-from minifpt.experiments import compare, pretrain, runs_table, tables
+from minifpt.experiments import compare, pretrain, tables
 from minifpt.experiments.runs import read_run
 from minifpt.files import outputs, plots
 from minifpt.reports import report
@@ -89,9 +88,6 @@ def contents():
     (f"steps bit-xor {TINY.replace('--steps 4', '')}", "bit-xor-step.html"),
     ("steps r0 --still mine.png", "mine.png"),
     ("steps r0 --still mine.svg --every 1", "mine-film.svg"),
-    ("compare r0 r1 --out c", "c/table.md"),
-    ("compare r0 r1 --out c", "c/runs.csv"),
-    ("compare r0 r1 --out r0", "r0/curves.png"),
     (f"compare bit-xor --models random:1x2x16 --out c {TINY[TINY.index('--steps'):]}",
      "c/table.md"),
     (f"compare bit-xor --models random:1x2x16 --rates 1e-3 --out c {TINY[TINY.index('--steps'):]}",
@@ -118,13 +114,12 @@ def test_a_file_of_the_user_s_is_not_replaced(here, refused, monkeypatch, line, 
 
 
 def test_an_output_of_ours_is_replaced(here):
-    for _ in range(2):
-        runs_table.compare_runs("c", ["r0", "r1"])
-        outputs.write_text("page.html", "report", "<p>text")
-        outputs.write_text("page.html", "report", "<p>another text")
-    assert outputs.is_output("c/table.md", tables.KIND)
-    assert outputs.is_output("c/curves.png", tables.KIND)
-    assert not outputs.is_output("c/curves.png", "still")
+    for text in "<p>text", "<p>another text":
+        outputs.write_text("page.html", "report", text)
+        plots.save(plots.figure()[0], Path("curves.png"), "comparison")
+    assert "another" in Path("page.html").read_text()
+    with pytest.raises(ValueError, match="curves.png is there already"):
+        plots.save(plots.figure()[0], Path("curves.png"), "still")
 
 
 @pytest.mark.parametrize("change", [
@@ -194,7 +189,7 @@ def test_a_device_is_not_an_output(refused, here):
 @pytest.mark.parametrize("place", ["own.py/x{}", "r0/" + 300 * "x" + "{}", "/proc/x{}", "folder{}"])
 @pytest.mark.parametrize("line, ending", [
     ("report r0 --html", ".html"), ("attention r0 --out", ".png"), ("steps r0 --html", ".html"),
-    ("steps r0 --still", ".svg"), ("compare r0 r1 --out", "/"), ("reproduce table3 --out", "/"),
+    ("steps r0 --still", ".svg"), ("reproduce table3 --out", "/"),
     ("compare bit-xor --out", "/")])
 def test_a_place_that_cannot_be_written_is_refused_first(here, refused, monkeypatch, line, ending,
                                                          place):
@@ -202,8 +197,7 @@ def test_a_place_that_cannot_be_written_is_refused_first(here, refused, monkeypa
         Path(f"folder{ending_}").mkdir()
     if ending == "/":
         Path("folder").write_text("")
-    for module, name in ((report, "read_run"), (steps, "of_run"), (runs_table, "picture"),
-                         (compare, "perform")):
+    for module, name in ((report, "read_run"), (steps, "of_run"), (compare, "perform")):
         monkeypatch.setattr(module, name, lambda *args, **options: pytest.fail("computes"))
     monkeypatch.setattr("minifpt.reports.attention.read_run", None)
     refused(f"{line} {place.format(ending)}")
@@ -249,49 +243,18 @@ def test_a_run_of_changed_data_is_refused(here, refused, line):
     assert "the data of text have changed" in refused(line)
 
 
-@pytest.mark.parametrize("key", ["code_crc", "data_crc", "functional_hash"])
-def test_runs_of_different_code_or_data_are_not_one_arm(here, key):
-    settings = json.loads(Path("own/config.json").read_text())
-    shutil.copytree("own", "other")
-    Path("other/config.json").write_text(json.dumps(settings | {key: "0badc0de", "seed": 1}))
-    (arms,) = runs_table.arms(runs_table.read(["own", "other"])).values()
-    assert len(arms) == 2
-    shown = "hash 0badc0 " if key == "functional_hash" else f"{key} 0badc0de "
-    assert shown in runs_table.compare_runs("c", ["own", "other"])
-    settings |= {key: "0badc0de", "seed": 1, "functional": "own.py"}
-    Path("other/config.json").write_text(json.dumps(settings))
-    assert "hash" not in runs_table.compare_runs("c", ["own", "other"])
-
-
-def test_models_built_in_code_are_not_one_arm(here):
-    for n, freeze in enumerate(("fpt", "full")):
-        task = minifpt.tasks.get("bit-xor")
-        model = minifpt.FPT.for_task(task, minifpt.trunks.get("random:1x1x8"), freeze, seed=n)
-        minifpt.train(model, task, steps=2, seed=n, out=f"code{n}", progress=False)
-    (arms,) = runs_table.arms(runs_table.read(["code0", "code1"])).values()
-    assert len(arms) == 2
-
-
-def test_a_copied_run_is_refused_as_a_second_seed(here, refused):
-    shutil.copytree("r0", "copy")
-    assert "r0 and copy are one run, of seed 0" in refused("compare r0 r1 copy")
-    assert not Path("runs").exists()
-    assert len(runs_table.read(["r0", "./r0", "r1"])) == 2    # one run by two paths
-
-
 # ------------------------------------------------------------------------ tracebacks
 
 
-@pytest.mark.parametrize("line", ["report r0", "compare r0"])
 @pytest.mark.parametrize("column, value", [
     (5, ""), (5, "inf"), (5, "nan"), (5, "1e305"), (3, ""), (3, "-1e308"), (4, "inf"), (1, "-inf"),
     (2, "1e305")])
-def test_a_history_with_numbers_that_no_run_has_is_refused(here, refused, line, column, value):
+def test_a_history_with_numbers_that_no_run_has_is_refused(here, refused, column, value):
     head, *rows = Path("r0/metrics.csv").read_text().split()
     cells = rows[-1].split(",")
     cells[column] = value
     Path("r0/metrics.csv").write_text("\n".join([head, *rows[:-1], ",".join(cells), ""]))
-    assert f"some rows have no {head.split(',')[column]}" in refused(line)
+    assert f"some rows have no {head.split(',')[column]}" in refused("report r0")
 
 
 @pytest.mark.parametrize("rows, message", [
@@ -301,8 +264,7 @@ def test_a_history_with_numbers_that_no_run_has_is_refused(here, refused, line, 
 def test_a_history_that_no_run_writes_is_refused(here, refused, rows, message):
     head = Path("r0/metrics.csv").read_text().split()[0]
     Path("r0/metrics.csv").write_text("\n".join([head, *rows.split(), ""]))
-    for line in "report r0", "compare r0":
-        assert message in refused(line)
+    assert message in refused("report r0")
 
 
 def test_the_history_of_another_run_is_refused(here, refused):

@@ -13,9 +13,8 @@ from conftest import SAVEFIG, refused
 from matplotlib.figure import Figure
 
 import minifpt
-from minifpt import cli, fast, layers, tasks, training
-from minifpt import functional as F
-from minifpt.experiments import compare, runs_table, tables, timing
+from minifpt import cli, tasks
+from minifpt.experiments import compare, tables
 from minifpt.experiments.runs import at_start, read_history, read_run
 from minifpt.files.runs import COLUMNS, crc
 from minifpt.reports import attention, html, report
@@ -467,58 +466,7 @@ def test_a_stopped_run_says_where_it_stands(copy):
     assert "after 20 of 40 steps, where the run stopped" in text
 
 
-# ------------------------------------------------------------------------------- timing
-
-
-def test_costs_of_a_step_are_counted_by_operation(made):
-    task, run = read_run(made[0] / "memory")
-    before = [*vars(F).values(), *vars(fast).values(), training.clip_grad_norm,
-              *layers.ACTIVATIONS.values()]
-    costs = timing.costs(run.model, task, 4, seconds=0.0)
-    assert before == [*vars(F).values(), *vars(fast).values(), training.clip_grad_norm,
-                      *layers.ACTIVATIONS.values()]       # all as it was
-    ops = costs.operations
-    assert ops["attention"].calls == 2 and ops["layer_norm"].calls == 5
-    assert ops["linear"].calls == 2 + 4 * 2 and ops["Adam"].calls == ops["clipping"].calls == 1
-    assert 0 < sum(c.forward + c.backward for c in ops.values()) <= costs.seconds
-    # q, k, v are one array of (B, T, 3 C) at most, probabilities (B, H, T, T)
-    B, T, C, H = 4, task.tokens, 16, 2
-    assert ops["attention"].kept + ops["softmax"].kept >= 2 * 4 * (B * H * T * T + 3 * B * T * C)
-    assert sum(c.kept for c in ops.values()) < costs.peak
-
-
-def test_costs_refuses_while_a_trace_is_open(made):
-    task, run = read_run(made[0] / "xor")
-    with minifpt.trace(run.model):
-        assert "trace is open" in one_line(timing.costs, run.model, task, 4, 0.0)
-
-
-# ------------------------------------------------------------------------- runs together
-
-
-def test_compare_writes_a_table_of_runs(made, tmp_path, capsys, monkeypatch, drawn):
-    monkeypatch.chdir(made[0])
-    out = tmp_path / "side"
-    assert cli.main(["compare", "xor", "xor-1", "./xor", "xor-full", "memory", "--threshold", 50,
-                     "--out", out]) == 0
-    text = capsys.readouterr().out
-    assert sorted(p.name for p in out.iterdir()) == ["curves.png", "runs.csv", "table.md"]
-    assert text.startswith("task        arm      ") and text.endswith(
-        f"{out}: table.md runs.csv curves.png\n")
-    rows = {row["run"]: row for row in csv.DictReader(
-        (out / "runs.csv").read_text(encoding="utf-8").splitlines())}
-    assert [*rows] == ["xor", "xor-1", "xor-full", "memory"]
-    for name, row in rows.items():
-        history = read_history(name)
-        assert float(row["test_accuracy"]) == pytest.approx(history[-1]["test_accuracy"], abs=1e-6)
-        there = [r["step"] for r in history if r["test_accuracy"] >= 0.5]
-        assert row["steps_to_threshold"] == (str(there[0]) if there else "")
-    table = (out / "table.md").read_text().partition("\n<!--")[0]       # without its mark
-    cells = [[c.strip() for c in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
-    ends = [100 * read_history(n)[-1]["test_accuracy"] for n in ("xor", "xor-1")]
-    assert cells[0][:5] == ["bit XOR", "random (2x2x16), freeze attn,mlp", "2", "20",
-                            tables.spread(ends)]
-    assert [c[1] for c in cells[1:]] == ["random (2x2x16), freeze full", "random (2x2x16)"]
+# ------------------------------------------------------------------------ histories
 
 
 def history(*accuracies):
@@ -534,54 +482,6 @@ def test_spread_gives_mean_and_range():
 def test_steps_to_a_threshold_are_counted():
     h = history(0.5, 0.9, 0.8, 1.0)
     assert [tables.first_step(h, t) for t in (0.5, 0.9, 0.95, 1.01)] == [100, 200, 400, None]
-    arms = {"t": {"a": [("", {}, history(0.5, 0.8)), ("", {}, history(0.5, 1.0))],
-                  "b": [("", {}, history(1.0, 0.7))]}}
-    assert runs_table.thresholds(arms) == {"t": pytest.approx(0.99 * 0.9)}
-    assert runs_table.thresholds(arms, 80.0) == {"t": 0.8}
-    lines = runs_table.table(arms, {"t": 0.9}).splitlines()
-    assert "| not reached by 1 of 2 |" in lines[2] and "| 100 |" in lines[3]
-    assert "| not reached |" in runs_table.table(arms, {"t": 1.1})
-
-
-def test_the_table_needs_no_weights(copy, tmp_path):
-    folder = copy()
-    (folder / "checkpoint.npz").unlink()
-    change(folder, model="/gone/weights.npz", steps=40)
-    text = runs_table.compare_runs(tmp_path / "out", [folder])
-    assert "| weights |" in text and text.endswith(f"\n\n{folder} stopped after 20 of 40 steps")
-
-
-def test_a_run_made_in_python_is_called_by_its_folder(tmp_path):
-    task = tasks.get("bit-xor", n=2)
-    model = minifpt.FPT(minifpt.GPT2(minifpt.GPT2Config(1, 1, 8), 0), 1, 2, 2)
-    minifpt.train(model, task, 2, out=tmp_path / "mine", progress=False)
-    assert "| mine |" in runs_table.compare_runs(tmp_path / "out", [tmp_path / "mine"])
-    (tmp_path / "gone.py").write_text("def Task(n):\n    return 1 / 0\n")
-    change(tmp_path / "mine", source=f"{tmp_path / 'gone.py'}:Task", task="gone")
-    assert "| mine |" in runs_table.compare_runs(tmp_path / "out", [tmp_path / "mine"])
-    assert "made in Python by minifpt.train" in one_line(read_run, tmp_path / "mine")
-
-
-@pytest.mark.parametrize("words, message", [
-    (["xor", "bit-xor"], "xor is the folder of a run, bit-xor is none"),
-    (["bit-xor", "xor"], "expected runs only, or tasks only"),
-    (["xor", "nothing"], "nothing is none"), (["runs/nothing"], "there is no such folder"),
-    (["."], "it holds no run"), (["xor", "--seeds", "3"], "--seeds is for training"),
-    (["xor", "--n", "3"], "--n is for training"), (["xor", "--lr", "1"], "--lr is for training"),
-    (["bit-xor", "--threshold", "90"], "--threshold is for finished runs"),
-    (["xor", "--threshold", "0.9"], "expected per cent"),
-    (["xor", "--threshold", "nan"], "expected per cent")])
-def test_compare_tells_runs_from_tasks(made, words, message, fails, monkeypatch):
-    monkeypatch.chdir(made[0])
-    assert message in fails("compare", *words)
-    assert not Path("runs").exists()
-
-
-def test_a_task_s_name_is_the_task(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("bit-xor").mkdir()
-    assert not runs_table.are_runs(["bit-xor"]) and runs_table.are_runs(["./bit-xor"])
-    assert not runs_table.are_runs(["sub/mine.py:Task"])
 
 
 # ------------------------------------------------------------------------------ browser

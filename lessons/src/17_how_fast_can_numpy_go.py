@@ -20,18 +20,19 @@
 # looks strange, run its cell again.
 
 # %%
+import cProfile
 import statistics
 import time
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 
 import minifpt
-from minifpt import fast, machine
+from minifpt import fast, machine, training
 from minifpt import functional as F
 from minifpt.exercises import check
 from minifpt.exercises.lesson import color, curves, figure, picture, reveal, show
-from minifpt.experiments import timing
 
 # %% [markdown]
 # ## Count before you time
@@ -237,27 +238,51 @@ def count_step(batch):
     return sum(product_operations(step) for step in t.steps), len(t.steps)
 
 
+GROUPS = {"linear": "linear", "attention": "attention", "softmax": "attention", "gelu": "GELU",
+          "layer_norm": "layer norm", "dropout": "dropout", "step": "Adam, clipping",
+          "clip_grad_norm": "Adam, clipping"}
+
+
+def group(entry):
+    """The group of a function in a profile; None where it has none."""
+    if Path(entry.code.co_filename).stem in ("functional", "fast", "optim"):
+        return GROUPS.get(entry.code.co_name.removesuffix("_backward"))
+
+
+def time_step(batch, repeats=20):
+    """(seconds of a training step, {group: % of the step, without other groups that it calls})."""
+    rng = np.random.default_rng(0)
+    optimizer = minifpt.optim.Adam([p for p in model.parameters() if p.trainable], lr=1e-3)
+    x, y = task.batch(rng, batch)
+
+    def step():
+        training.step(model, task, optimizer, x, y, 1.0, rng)
+    seconds = fastest(step, 1.0)
+    profile = cProfile.Profile(builtins=False)            # Python's own: the time of each function
+    start = time.perf_counter()
+    for _ in range(repeats):
+        profile.runcall(step)
+    whole, shares = time.perf_counter() - start, dict.fromkeys(GROUPS.values(), 0.0)
+    for entry in profile.getstats():
+        if group(entry):
+            inner = sum(call.totaltime for call in entry.calls or () if group(call))
+            shares[group(entry)] += 100 * (entry.totaltime - inner) / whole
+    return seconds, shares
+
+
 batches = (4, 16, 64)
 counted = {batch: count_step(batch) for batch in batches}
-with machine.one_core:
-    costs = {batch: timing.costs(model, task, batch) for batch in batches}
-reveal(guess, 100 * counted[4][0] / peak / costs[4].seconds, "%")
+with machine.one_core, machine.kept_memory:               # as in training
+    timed = {batch: time_step(batch) for batch in batches}
+reveal(guess, 100 * counted[4][0] / peak / timed[4][0], "%")
 
-groups = {"linear": ["linear"], "attention": ["attention", "softmax"], "GELU": ["gelu"],
-          "layer norm": ["layer_norm"], "dropout": ["dropout"],
-          "Adam, clipping": ["Adam", "clipping"]}
-shares = {f"batch of {batch}": [
-    100 * sum(costs[batch].operations[n].forward + costs[batch].operations[n].backward
-              for n in names) / costs[batch].seconds for names in groups.values()]
-    for batch in batches}
-curves(shares, "Where a step's time goes", "", "% of the step", x=list(groups),
+curves({f"batch of {batch}": list(shares.values()) for batch, (_, shares) in timed.items()},
+       "Where a step's time goes", "", "% of the step", x=list(timed[4][1]),
        styles=("o", "s", "^"), ylim=(0, None), width=6)
-for batch in batches:
-    operations, steps = counted[batch]
+for batch, (operations, steps) in counted.items():
     print(f"batch of {batch:2}: {operations / 1e6:7.1f} million operations in products, {steps} "
-          f"operations of the library, {1e3 * costs[batch].seconds:6.1f} ms; at the best "
-          f"{1e3 * operations / peak:5.1f} ms; backward caches keep "
-          f"{sum(c.kept for c in costs[batch].operations.values()) / 1e6:.1f} MB")
+          f"operations of the library, {1e3 * timed[batch][0]:6.1f} ms; at the best "
+          f"{1e3 * operations / peak:5.1f} ms")
 
 # %% [markdown]
 # The counts do not depend on the machine: sixteen times the batch has sixteen times the arithmetic

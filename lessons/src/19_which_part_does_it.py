@@ -385,8 +385,7 @@ picture(fig)
 #
 # ## Exercises
 #
-# Solutions are in `solutions/19_which_part_does_it.py`. For a run of yours, `minifpt patch RUN`
-# draws such maps over all layers, heads and tokens.
+# Solutions are in `solutions/19_which_part_does_it.py`.
 #
 # **1.** The share that a patch restores, from three runs' logits. The score is the mean over the
 # examples of the right letter's logit minus the other one's.
@@ -429,6 +428,6 @@ def fair_control(heads, n_head):
 check("fair_control", fair_control)
 
 # %% [markdown]
-# **Next**: take a run of your own, `minifpt patch RUN`, and ask of the brightest cell which control
-# would have to stay dark. Or ask which part of a model has to learn, in [lesson
-# 20](20_one_per_cent.ipynb).
+# **Next**: patch a run of your own, `minifpt.load("runs/bit-xor")`, and ask of the value that
+# restores most which control would have to restore nothing. Or ask which part of a model has to
+# learn, in [lesson 20](20_one_per_cent.ipynb).

@@ -27,14 +27,10 @@ GROUPS = {
                               "moved."),
         "attention": ("viewing", "Draw attention maps of trained runs, with the share that lies "
                                  "where the task needs it."),
-        "patch": ("viewing", "Draw which parts of a trained run restore its answers, and what each "
-                             "part adds."),
-        "heads": ("viewing", "Show of each attention head's form the symmetric part, by which it "
-                             "finds likeness, and its eigenvalues."),
         "gradcheck": ("viewing", "Check every hand-written gradient against a numerical one.")},
     "Compare": {
-        "compare": ("grids", "Train several trunks on several tasks, or compare finished runs; "
-                             "write table.md, runs.csv and curves.png."),
+        "compare": ("grids", "Train several trunks on several tasks; write table.md, runs.csv and "
+                             "curves.png."),
         "reproduce": ("grids", "Reproduce a table of the paper: NAME.md, NAME.csv, NAME.png.")},
     "Weights": {
         "pretrain": ("weights", "Pretrain a language model, or a model of images."),

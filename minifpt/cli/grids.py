@@ -4,7 +4,6 @@ from pathlib import Path
 
 from ..experiments import compare as experiments
 from ..experiments import reproduce as reproducing
-from ..experiments import runs_table
 from ..experiments.compare import Arm
 from ..files import one_line
 from ..trunks.forms import STARTS
@@ -29,21 +28,8 @@ def executor_of(address):
                          "scheduler, such as tcp://HOST:8786") from None
 
 
-def compare_runs(args):
-    """Compare finished runs; an option that is for training raises ``ValueError``."""
-    for name, value in vars(args).items():
-        if (name not in ("tasks", "out", "threshold", "traceback")
-                and value != args.parser.get_default(name)):
-            flag = name.partition(":")[2] or name
-            raise ValueError(f"compare: --{flag.replace('_', '-')} is for training: finished runs "
-                             "take only --threshold and --out")
-    out = args.out or Path("runs/compared")
-    say(runs_table.compare_runs(out, task_names(args), args.threshold))
-    print(f"{out}: table.md runs.csv curves.png")
-
-
 @takes(
-    shared.TASKS_OR_RUNS,
+    shared.TASKS,
     option("--models", nargs="+", type=shared.model, default=[shared.MODEL_NAME, "random"],
            metavar="MODEL",
            help=f"trunks to compare, see below (default: {shared.MODEL_NAME} random)"),
@@ -63,18 +49,10 @@ def compare_runs(args):
         f"validation seeds used to choose the learning rate (default: {experiments.CHOICES})")),
     shared.WHERE,
     *run_options(*SETTINGS),
-    option("--out", type=path, help=(
-        "folder to write (default: runs/compare, or runs/compared for finished runs)")),
-    option("--threshold", type=float, metavar="PERCENT", help=(
-        "for finished runs, report the steps until this test accuracy (default: "
-        f"{100 * runs_table.SHARE:g} %% of the best arm's)")),
+    option("--out", type=path, default=Path("runs/compare"),
+           help="folder to write (default: runs/compare)"),
     epilog=shared.TRUNKS)
 def compare(args):
-    if runs_table.are_runs(task_names(args)):
-        return compare_runs(args)
-    if args.threshold is not None:
-        raise ValueError("compare: --threshold is for finished runs")
-    out = args.out = args.out or Path("runs/compare")
     if args.rates and args.lr is not None:
         raise ValueError("compare: expected --lr or --rates, not both")
     if args.choices != experiments.CHOICES and not args.rates:
@@ -88,7 +66,8 @@ def compare(args):
                 start=None if start == "drawn" else start)
             for model in args.models for adapter in args.adapt for start in args.start]
     text = experiments.compare(
-        out, task_names(args), arms, range(args.first_seed, args.first_seed + args.seeds),
+        args.out, task_names(args), arms,
+        range(args.first_seed, args.first_seed + args.seeds),
         rates=args.rates, choices=args.choices, jobs=args.jobs, executor=executor_of(args.dask),
         task_options=shared.task_options_of(args), options=given_options(args, *SETTINGS))
     say(text)
@@ -100,7 +79,7 @@ def compare(args):
         say("A difference is the mean over pairs of runs with the same seed, in points"
             + ", with a 95 % interval" * (args.seeds > 1)
             + ". Area: the same for the mean accuracy over the curve.")
-    print(f"{out}: table.md runs.csv curves.png{' sweep.png' if args.rates else ''}")
+    print(f"{args.out}: table.md runs.csv curves.png{' sweep.png' if args.rates else ''}")
 
 
 @takes(

@@ -16,8 +16,6 @@ from ..freeze import FreezeMask
 from ..gpt2 import GPT2, GPT2Config, LanguageModel
 from ..layers import tokens_before
 from ..reports import attention as attention_maps
-from ..reports import heads as head_forms
-from ..reports import patching
 from ..reports import report as reporting
 from ..trunks.lstm import LSTM, LSTMConfig
 from ..viewer import playground as playing
@@ -151,33 +149,6 @@ def attention(args):
         say("moved: share of attention that training moved, mean of all maps; most: the map with "
             "the largest")
     print(f"{out} {out.with_suffix('.csv')}")
-
-
-@takes(
-    option("run_folder", type=path, metavar="RUN", help="the folder of a run"),
-    option("--examples", type=whole, default=64, metavar="N",
-           help="test examples that the maps are the mean of (default: 64)"),
-    option("--out", type=path, help=(
-        "a .png; a .csv is written beside it (default: RUN/patch.png)")))
-def patch(args):
-    out = args.out or args.run_folder / "patch.png"
-    print(patching.patch_run(args.run_folder, out, args.examples))
-    print(f"{out} {out.with_suffix('.csv')}")
-
-
-@takes(
-    option("model", metavar="MODEL|RUN", help="a trunk, see below, or a run's folder"),
-    option("--picture", type=path, metavar="FILE", help="a .png to write (default: none)"),
-    option("--csv", type=path, metavar="FILE", help="a .csv to write (default: none)"),
-    shared.SEED, epilog=shared.TRUNKS)
-def heads(args):
-    say(head_forms.report(args.model, args.seed, args.csv, args.picture))
-    say("S is the symmetric part of a head's form W_q W_k', for a run of the form of two inputs, "
-        "with input layer and norm inside.  share: of the squared norm; trace, positive, negative: "
-        "sum of all, of the positive, of the negative eigenvalues of S, over the norm; random: "
-        "mean and standard deviation of random heads of this shape")
-    if written := [*filter(None, (args.picture, args.csv))]:
-        print(*written)
 
 
 @takes(shared.SEED)
