@@ -17,7 +17,7 @@ import numpy as np
 from .checks import arrays_in, brief, number, one_of, whole
 from .files import read_text
 from .files.plots import curves
-from .files.runs import COLUMNS, DIVERGED, History, Run, crc, locked, open_folder
+from .files.runs import COLUMNS, DIVERGED, History, Run, crc, frozen_crc, locked, open_folder
 from .layers import Layer
 from .machine import kept_memory, no_subnormals, single_threaded_blas
 from .optim import Adam, clip_grad_norm, cosine
@@ -27,8 +27,7 @@ from .tracing import OPEN, named_layers, trace
 
 INPUT = "x, the task's input"
 TEST_BATCH, TEST_TOKENS = 64, 8192                        # at most, in one forward pass
-LOOKED = 16                                               # of each split, for the data's CRC
-COMPARED = 16                                             # at a checkpoint, see Run.look
+COMPARED = 16                                             # examples of each split, see fingerprint
 # The progress bar of a run, short enough for 80 columns, with the accuracy of the last test.
 BAR = "{desc} {n_fmt}/{total_fmt} |{bar}| {remaining} left{postfix}"
 
@@ -100,8 +99,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     settings = {"task": task.name, "options": getattr(task, "options", {}), **(config or {}),
                 **settings}
     if out is not None:                                   # reading all data may take long
-        settings |= {"data_crc": fingerprint(task), "built": getattr(model, "built", {}),
-                     "model_crc": model_crc(model)}
+        parts = settings.get("fingerprint", {}) | fingerprint(task, model)
+        settings |= {"built": getattr(model, "built", {}), "fingerprint": parts}
     optimizer = Adam(parameters, settings["lr"], weight_decay=settings["weight_decay"])
     run = Run(model, optimizer, np.random.default_rng([settings["seed"], 0]), settings)
     if out is None:
@@ -109,8 +108,6 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
         return run.history
     out = Path(out)
     with locked(out):
-        examples = task.batch(np.random.default_rng(0), COMPARED, "test")
-        run.look = lambda: [*evaluate(model, task, *examples)]
         open_folder(out, resume, run)
         if (out / DIVERGED).exists():                     # written by a grid
             raise Diverged(read_text(out / DIVERGED))
@@ -168,25 +165,38 @@ def first_look(model, task):
     return x, float(pair[0])
 
 
-def model_crc(model):
-    """Return a CRC-32 of the settings of our layers, such as dropout and number of heads, and of
-    the frozen columns.  A resumed run must have the same."""
-    settings = [(name, [(key, value) for key, value in vars(getattr(layer, "layer", layer)).items()
-                        if isinstance(value, (int, float, str)) or is_dataclass(value)])
-                for name, layer in named_layers(model)
-                if type(layer).__module__.startswith(f"{__package__}.")]
-    settings += [(name, p.frozen_columns) for name, p in model.named_parameters()]
-    return zlib.crc32(repr(settings).encode())
+def fingerprint(task=None, model=None):
+    """Return {part: text} of what a run of a task and a model depends on besides its settings; a
+    resumed run must have the same.  ``files.runs.PARTS`` has the names of the parts.
 
-
-def fingerprint(task):
-    """Return a CRC-32 of a task's data: its own, or of some examples and the arrays it holds."""
-    if hasattr(task, "fingerprint"):
-        return task.fingerprint()
-    examples = [np.asarray(a) for split in ("train", "test")
-                for a in task.batch(np.random.default_rng(0), LOOKED, split)]
-    held = [a for a in arrays_in(task) if not a.dtype.hasobject]     # some are read at a first draw
-    return crc([*examples, *held])
+    data    a CRC-32 by the task's method ``fingerprint``, or of some examples and the arrays that
+            the task holds.  Data elsewhere, in files or globals, are not compared.
+    loss    loss and accuracy of some examples for random logits.
+    model   a CRC-32 of the settings of our layers, such as dropout and number of heads, and of the
+            frozen columns.
+    frozen  a CRC-32 of the frozen weights.
+    """
+    parts = {}
+    if task is not None:
+        examples = [task.batch(np.random.default_rng(0), COMPARED, split)
+                    for split in ("train", "test")]
+        arrays = [np.asarray(a) for pair in examples for a in pair]
+        arrays += [a for a in arrays_in(task) if not a.dtype.hasobject]   # some are read by a draw
+        parts["data"] = task.fingerprint() if hasattr(task, "fingerprint") else crc(arrays)
+        y = examples[1][1]
+        logits = np.random.default_rng(0).standard_normal(
+            (len(y), task.output_tokens, task.output_dim))
+        parts["loss"] = f"{task.loss(logits, y)[0]:.4g}, {task.accuracy(logits, y):.4g}"
+    if model is not None:
+        settings = [(name, [(key, value)
+                            for key, value in vars(getattr(layer, "layer", layer)).items()
+                            if isinstance(value, (int, float, str)) or is_dataclass(value)])
+                    for name, layer in named_layers(model)
+                    if type(layer).__module__.startswith(f"{__package__}.")]
+        settings += [(name, p.frozen_columns) for name, p in model.named_parameters()]
+        parts["model"] = f"{zlib.crc32(repr(settings).encode()):08x}"
+        parts["frozen"] = frozen_crc(model)
+    return parts
 
 
 def _loop(model, task, run, out, checkpoint_every, progress, stop_event):

@@ -156,7 +156,7 @@ def test_a_changed_file_of_the_user_s_own_is_noticed(old, new, tmp_path, monkeyp
     Path("own.py").write_text("# a comment\n" + OWN)
     assert grid("g", **options).results == first
     Path("own.py").write_text(OWN.replace(old, new))
-    with pytest.raises(ValueError, match="code_crc = .*: other code in a file of your own$"):
+    with pytest.raises(ValueError, match="was made with other code in a file of your own: "):
         grid("g", **options)
 
 
@@ -171,7 +171,7 @@ def test_a_changed_module_beside_the_user_s_own_file_is_noticed(file, tmp_path, 
         module.write_text(text)
         grid("g", names=[f"{file}:Task"])
     module.write_text("SIZE = 3\n")
-    with pytest.raises(ValueError, match="code_crc = .*: other code in a file of your own$"):
+    with pytest.raises(ValueError, match="was made with other code in a file of your own: "):
         grid("g", names=[f"{file}:Task"])
     sys.modules.pop("sizes_of_a_user")
 
@@ -184,7 +184,7 @@ def test_a_task_of_the_user_s_own_is_not_resumed_as_the_built_in_one(tmp_path, m
     assert main([*line, 2, "own.py:Soft"]) == 0
     capsys.readouterr()
     assert main([*line, 4, "bit-xor", "--resume"]) == 2
-    assert "code_crc = " in capsys.readouterr().err
+    assert "other code in a file of your own" in capsys.readouterr().err
 
 
 def test_a_grid_goes_on_over_leftovers_of_killed_processes(tmp_path):

@@ -394,24 +394,11 @@ class Parameterless:
         self.array = array
 
 
-class Tabled(minifpt.GPT2):
-    """A trunk of a user's own, with numbers that are no parameter."""
-
-    table = 0.0
-
-    def forward(self, x, *args, **options):
-        return super().forward(x * np.float32(1 + self.table), *args, **options)
-
-
-def weighted_model():
-    return minifpt.FPT(Tabled(trunk().config), 1, 2, 2)
-
-
 @pytest.mark.parametrize("part", ["a draw", "a label", "a slot", "an example", "loss", "accuracy",
-                                  "trunk", "nothing"])
+                                  "nothing"])
 def test_what_else_has_changed_is_noticed(tmp_path, part):
-    go(tmp_path / "run", weighted_model(), Weighted())
-    task, model, loss = Weighted(), weighted_model(), "at the checkpoint .* computes something else"
+    go(tmp_path / "run", build(Weighted()), Weighted())
+    task, model, loss = Weighted(), build(Weighted()), "another loss or accuracy of its task"
     if part == "a draw":                                  # the name and the options are the same
         task.draw = lambda rng, *args: BitXOR.draw(task, np.random.default_rng(9), *args)
     elif part == "a label":
@@ -424,14 +411,12 @@ def test_what_else_has_changed_is_noticed(tmp_path, part):
         task.weight = 2.0
     elif part == "accuracy":
         task.accuracy = lambda logits, y: 0.123
-    elif part == "trunk":
-        model.trunk.table = 0.5
     options = {"model": model, "task": task, "steps": 30, "resume": True}
     if part == "nothing":
         go(tmp_path / "run", **options)
     else:
-        refuse(tmp_path / "run", ValueError, loss if part in ("loss", "accuracy", "trunk") else
-               "data_crc = .*: other data", **options)
+        refuse(tmp_path / "run", ValueError, loss if part in ("loss", "accuracy") else
+               "was made with other data: restore it", **options)
 
 
 def test_a_task_may_tell_its_own_fingerprint(tmp_path):
@@ -439,8 +424,27 @@ def test_a_task_may_tell_its_own_fingerprint(tmp_path):
     task.fingerprint = lambda: "the first"
     go(tmp_path / "run", task=task)
     task.fingerprint = lambda: "another"
-    refuse(tmp_path / "run", ValueError, "data_crc = the first, not another", task=task,
+    refuse(tmp_path / "run", ValueError, "other data", task=task,
            resume=True)
+
+
+def test_a_folder_of_an_older_version_is_resumed(tmp_path):
+    """There the checksums were settings of their own, and the checkpoint's frozen weights, too."""
+    go(tmp_path / "a", steps=24)
+    go(tmp_path / "b", steps=14)
+    arrays, _ = checkpoint(tmp_path / "b")
+    with np.load(tmp_path / "b/checkpoint.npz") as file:
+        state = json.loads(str(file["state"]))
+    parts = state["settings"].pop("fingerprint")
+    state["frozen"], state["look"] = parts["frozen"], [0.7, 0.5]
+    state["settings"] |= {"data_crc": parts["data"], "model_crc": int(parts["model"], 16)}
+    np.savez(tmp_path / "b/checkpoint.npz", state=json.dumps(state), **arrays)
+    (tmp_path / "b/config.json").write_text(json.dumps(state["settings"]))
+    refuse(tmp_path / "b", ValueError, "was made with other frozen weights", resume=True,
+           model=build(BitXOR(n=2), seed=1))
+    go(tmp_path / "b", steps=24, resume=True)
+    np.testing.assert_equal(checkpoint(tmp_path / "a")[0], checkpoint(tmp_path / "b")[0])
+    assert "data_crc" not in json.loads((tmp_path / "b/config.json").read_text())
 
 
 def test_a_checkpoint_of_another_run_is_refused(stopped, tmp_path):
@@ -730,7 +734,7 @@ def test_resume_of_a_model_that_computes_something_else_is_refused(tmp_path, cha
     go(tmp_path / "r", build(task), task, steps=5)
     other = build(task)
     change(other.trunk)
-    with refused("another dropout, number of heads or the like"):
+    with refused("other layers or settings of the model, such as heads, dropout"):
         go(tmp_path / "r", other, task, steps=9, resume=True)
 
 

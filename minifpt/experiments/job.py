@@ -64,14 +64,13 @@ def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=Non
     ``options`` go to :func:`minifpt.train`.  Returns (model, history).
     """
     fpt = FPT.for_task(task, model, freeze, seed, dropout, adapt, start)
-    source, spec = source or task.name, TrunkSpec.parse(model)
-    code = code_crc(source, spec.text)
-    extras = {"code_crc": code, "adapt": adapt, "start": start}
-    config = (config or {}) | {key: value for key, value in extras.items() if value} | {
-              "source": source, "model": spec.text,
-              "freeze": str(FreezeMask.parse(freeze)),
-              "trunk_crc": crc(p.data for _, p in fpt.trunk.named_parameters()),
-              "dropout": getattr(fpt.trunk.config, "dropout", 0.0)}
+    source, spec, config = source or task.name, TrunkSpec.parse(model), config or {}
+    parts = {"weights": crc(p.data for _, p in fpt.trunk.named_parameters()),
+             "code": code_crc(source, spec.text), "functions": None}
+    config = config | {
+        "source": source, "model": spec.text, "freeze": str(FreezeMask.parse(freeze)),
+        "dropout": getattr(fpt.trunk.config, "dropout", 0.0), "adapt": adapt, "start": start,
+        "fingerprint": parts | config.get("fingerprint", {})}
     return fpt, train(fpt, task, seed=seed, out=out, config=config, **options)
 
 
@@ -160,7 +159,7 @@ class Validation:
 
     def fingerprint(self):
         """Return that of the task."""
-        return fingerprint(self.task)
+        return fingerprint(self.task)["data"]
 
     def batch(self, rng, size, split):
         """Return a batch of the task, with validation examples for the split ``test``."""

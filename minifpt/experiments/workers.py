@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
+from tqdm import tqdm
+
 from ..files.runs import without_empty
 from ..machine import one_core
 from ..training import signals_handled
@@ -120,7 +122,7 @@ class ProcessPool(ProcessPoolExecutor):
     """Processes that end when this one ends, each with one BLAS thread."""
 
     def __init__(self, n):
-        super().__init__(n, multiprocessing.get_context("spawn"), end_with_parent)
+        super().__init__(n, multiprocessing.get_context("spawn"), start_child)
 
     def submit(self, *args):
         """Return the future of a call.  Here new processes start, with these settings."""
@@ -139,9 +141,10 @@ class ProcessPool(ProcessPoolExecutor):
                     os.environ[name] = value
 
 
-def end_with_parent():
+def start_child():
     """Let this child process end when its parent is gone, a run with a checkpoint."""
     def watch():
         multiprocessing.parent_process().join()
         os.kill(os.getpid(), signal.SIGTERM)
     threading.Thread(target=watch, daemon=True).start()
+    tqdm.set_lock(threading.RLock())                      # its own would outlive a killed process
