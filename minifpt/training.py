@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 import zlib
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -43,7 +44,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
           resume: bool = False, schedule: str | None = None, warmup: int | None = None,
           weight_decay: float = 0.0, clip: float = 1.0, eval_every: int = 100,
           test_examples: int = 256, checkpoint_every: int = 500, config: dict | None = None,
-          progress: bool = True, stop: Any = None) -> History:
+          progress: bool = True, stop: Any = None,
+          callback: Callable[[Run], Any] | None = None) -> History:
     """Train the trainable parameters of a model on a task, with Adam.
 
     model             a :class:`minifpt.FPT`, a :class:`minifpt.LanguageModel`, or another
@@ -69,6 +71,11 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
                       true, the run ends as after Ctrl-C.  Ctrl-C and SIGTERM set an event, also
                       during the last step, when they do not end the run.
 
+    callback          a function that is called with the run after each step.  The run has ``step``,
+                      ``loss`` and ``accuracy`` of the step's batch, ``model`` and ``history``.
+                      Where the function returns ``False``, the run writes a checkpoint and ends:
+                      its history so far is returned, and the run can be resumed.
+
     During the run, glibc keeps freed memory for the next arrays (see ``machine.kept_memory``).
 
     Returns the :class:`History`.  After Ctrl-C or SIGTERM the run finishes its step, writes a
@@ -89,6 +96,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     if stop is not None and not callable(getattr(stop, "is_set", None)):
         raise ValueError(f"train: stop is {brief(stop)}, expected an object with is_set(), such "
                          "as a threading.Event")
+    if callback is not None and not callable(callback):
+        raise ValueError(f"train: callback is {brief(callback)}, expected a function of a run")
     if config is not None and not isinstance(config, dict):
         raise ValueError(f"train: config is {brief(config)}, expected a dictionary, or None")
     if not (resume or math.isfinite(loss)):
@@ -104,15 +113,16 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     optimizer = Adam(parameters, settings["lr"], weight_decay=settings["weight_decay"])
     run = Run(model, optimizer, np.random.default_rng([settings["seed"], 0]), settings)
     if out is None:
-        _loop(model, task, run, None, checkpoint_every, progress, stop)
+        _loop(model, task, run, None, checkpoint_every, progress, stop, callback)
         return run.history
     out = Path(out)
     with locked(out):
         open_folder(out, resume, run)
         if (out / DIVERGED).exists():                     # written by a grid
             raise Diverged(read_text(out / DIVERGED))
-        _loop(model, task, run, out, checkpoint_every, progress, stop)
-        curves(run.history, out / "curves.png", task.name, getattr(task, "chance", None))
+        _loop(model, task, run, out, checkpoint_every, progress, stop, callback)
+        if run.history:                                   # none after an early end
+            curves(run.history, out / "curves.png", task.name, getattr(task, "chance", None))
     return run.history
 
 
@@ -199,8 +209,8 @@ def fingerprint(task=None, model=None):
     return parts
 
 
-def _loop(model, task, run, out, checkpoint_every, progress, stop_event):
-    """Train, test and save until the run's last step."""
+def _loop(model, task, run, out, checkpoint_every, progress, stop_event, callback):
+    """Train, test and save until the run's last step, or until the callback returns ``False``."""
     settings, steps, begin = run.settings, run.settings["steps"], time.perf_counter() - run.seconds
     bar = progress_bar(total=steps, initial=run.step, desc=f"{task.name:.20}", progress=progress,
                        mininterval=0.3, leave=None, bar_format=BAR)
@@ -210,6 +220,7 @@ def _loop(model, task, run, out, checkpoint_every, progress, stop_event):
             x, y = draw(task, run.rng, settings["batch_size"], "train")
             loss, accuracy = step(model, task, run.optimizer, x, y, settings["clip"], run.rng)
             run.step += 1
+            run.loss, run.accuracy = float(loss), float(accuracy)
             run.sums += [loss, accuracy, 1]               # of the steps since the last test
             bar.update()
             is_last, stop = run.step == steps, is_stopped()
@@ -217,7 +228,9 @@ def _loop(model, task, run, out, checkpoint_every, progress, stop_event):
                 _test(model, task, run, begin, bar, progress)
                 if out is not None:
                     run.history.save(out / "metrics.csv")
-            if out is not None and (is_last or stop or run.step % checkpoint_every == 0):
+            answer = None if callback is None else callback(run)
+            is_end = is_last or (isinstance(answer, (bool, np.bool_)) and not answer)
+            if out is not None and (is_end or stop or run.step % checkpoint_every == 0):
                 if not math.isfinite(evaluate(model, task, x, y)[0]):     # after the last update
                     raise _diverged(f"step {run.step}", "loss", model, x)
                 run.seconds = time.perf_counter() - begin
@@ -225,6 +238,8 @@ def _loop(model, task, run, out, checkpoint_every, progress, stop_event):
             if stop and not is_last:
                 where = "" if out is None else f", go on from {out}"
                 raise KeyboardInterrupt(f"stopped at step {run.step}{where}")
+            if is_end:
+                break
 
 
 def _test(model, task, run, begin, bar, progress):

@@ -646,6 +646,25 @@ def test_killed_run_ends_with_the_same_bits(weight_file, undisturbed, tmp_path, 
     assert rows(histories[0]) == rows(histories[1])
 
 
+def test_a_callback_sees_each_step_and_false_ends_the_run_at_a_checkpoint(tmp_path):
+    steps = []
+
+    def callback(run):
+        steps.append((run.step, run.loss, run.accuracy, run.model))
+        return np.bool_(run.step < 9)
+    model, history = go(tmp_path / "b", callback=callback)
+    assert [step for step, *_ in steps] == [*range(1, 10)] and [r["step"] for r in history] == [5]
+    assert all(m is model and 0 < loss < 9 and 0 <= a <= 1 for _, loss, a, m in steps)
+    assert history[0]["train_loss"] == pytest.approx(np.mean([loss for _, loss, *_ in steps[:5]]))
+    assert checkpoint(tmp_path / "b")[1]["step"] == 9
+    go(tmp_path / "b", resume=True, callback=lambda run: 0)       # only False ends it
+    go(tmp_path / "a")
+    same_checkpoint(tmp_path / "a", tmp_path / "b")
+    assert go(callback=lambda run: False)[1] == []
+    with refused("train: callback is 3, expected a function of a run"):
+        go(callback=3)
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_finishes_the_step_and_writes_a_checkpoint(tmp_path, signum):
     """The step is finished, the checkpoint written, the old handler restored."""

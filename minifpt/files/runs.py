@@ -109,13 +109,16 @@ def with_fingerprint(settings):
 
 class Run:
     """The state of a run: parameters, Adam's moments, generator and history, which a checkpoint
-    holds together with the run's settings."""
+    holds together with the run's settings.
+
+    ``loss`` and ``accuracy`` are those of the last step's batch, ``None`` before a step."""
 
     def __init__(self, model, optimizer, rng, settings):
         self.model, self.optimizer, self.rng = model, optimizer, rng
         self.settings = json.loads(to_json(settings))     # as read from a file
         self.history = History()
         self.step, self.seconds, self.sums = 0, 0.0, np.zeros(3)
+        self.loss, self.accuracy = None, None
 
     def named(self):
         """Return [(name, Parameter)] of the trainable parameters."""
