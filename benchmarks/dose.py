@@ -164,7 +164,7 @@ def run(kind, out, text=None, *, scale="mini", only=None, seeds=3, rates=None, j
     queue = [job_of(arms[seed][label], out, column, label, seed, grid.rates[column.title][label])
              for column, label, seed in others]
     with progress_bar(total=len(queue), unit="run", progress=progress) as bar:
-        histories = perform(queue, out, bar, jobs) if queue else []
+        histories = perform(queue, out, bar) if queue else []
     for (column, label, _), history in zip(others, histories, strict=True):
         grid.results[column.title][label].append(history)
     grid.seeds = [*range(seeds)]

@@ -480,17 +480,6 @@ def test_validation_draws_differ_from_the_test(tmp_path):
     assert not np.array_equal(view.batch(rng(0), 4, "test")[0], task.batch(rng(0), 4, "test")[0])
 
 
-def test_two_processes_give_the_results_of_one(model, tmp_path):
-    options = dict(models=[model], seeds=[0], rates=[1e-2, 3e-2], choices=1)
-    one = full_grid(tmp_path / "one", **options)
-    two = full_grid(tmp_path / "two", **options, jobs=2)
-
-    def without_time(result):
-        return [{k: v for k, v in row.items() if k != "seconds"}
-                for h in result.results["bit-xor"]["tiny"] for row in h]
-    assert without_time(one) == without_time(two) and one.rates == two.rates
-
-
 def test_differences_are_paired_and_carry_an_interval():
     """The seeds differ by much, the arms by 2 points in each seed but the last: so does the
     interval say."""

@@ -184,7 +184,7 @@ def test_a_task_of_the_user_s_own_is_not_resumed_as_the_built_in_one(tmp_path, m
     assert main([*line, 2, "own.py:Soft"]) == 0
     capsys.readouterr()
     assert main([*line, 4, "bit-xor", "--resume"]) == 2
-    assert "other code in a file of your own" in capsys.readouterr().err
+    assert "source = own.py:Soft, not bit-xor: choose another folder" in capsys.readouterr().err
 
 
 def test_a_grid_goes_on_over_leftovers_of_killed_processes(tmp_path):
@@ -277,39 +277,51 @@ def test_stop_ends_a_run_with_a_checkpoint(tmp_path, steps):
     same_checkpoint(tmp_path / "a", tmp_path / "b")
 
 
-def test_one_error_stops_the_other_processes(tmp_path):
+def test_one_error_stops_the_other_runs_of_an_executor(tmp_path):
     """The run that goes on at that moment stops with a checkpoint."""
     grid(tmp_path / "g", models=["random:1x1x8"], seeds=[0])
-    with pytest.raises(ValueError, match="0: the run has 4 steps, not 1000000: choose another"):
-        grid(tmp_path / "g", models=[MODEL, "random:1x1x8"], seeds=[0], jobs=2,
+    with (ThreadPoolExecutor(2) as executor,
+          pytest.raises(ValueError, match="0: the run has 4 steps, not 1000000: choose another")):
+        grid(tmp_path / "g", models=[MODEL, "random:1x1x8"], seeds=[0], executor=executor,
              options={"steps": 10**6, "batch_size": 2, "eval_every": 10**6})
+    assert not [*tmp_path.rglob(".*")]
 
 
-def test_a_killed_child_is_one_clear_line(tmp_path, monkeypatch):
+FAILS = """
+import os
+from minifpt.tasks import BitXOR
+class Mine(Exception):
+    def __init__(self, a, b):
+        super().__init__("no disk")
+class Broken(BitXOR):
+    def test_set(self):
+        raise Mine(1, 2)
+class Killed(BitXOR):
+    def test_set(self):
+        os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("task, error, message", [
+    ("Broken", ValueError, "^own.py, line 9, in Broken.test_set: Mine: no disk$"),
+    ("Killed", ChildProcessError, "^a process of the grid was killed, perhaps for lack of memory: "
+                                  "the same command goes on$")])
+def test_a_failure_of_a_child_process_is_one_line(task, error, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("own.py").write_text("import os\nfrom minifpt.tasks import BitXOR\nclass Kill(BitXOR):\n"
-                              "    def test_set(self):\n        os.kill(os.getpid(), 9)\n")
-    with pytest.raises(ChildProcessError, match="^a process of the grid was killed, perhaps for "
-                                                "lack of memory: the same command goes on$"):
-        grid("g", ["own.py:Kill"], jobs=2)
+    Path("own.py").write_text(FAILS)
+    with refused(message, error):
+        grid("g", [f"own.py:{task}"], jobs=2)
 
 
-def test_an_error_of_the_user_s_own_class_in_a_child_is_one_line(tmp_path, monkeypatch):
+def test_processes_and_any_executor_give_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("own.py").write_text(
-        "from minifpt.tasks import BitXOR\nclass Mine(Exception):\n"
-        "    def __init__(self, a, b):\n        super().__init__('no disk')\n"
-        "class Broken(BitXOR):\n    def test_set(self):\n        raise Mine(1, 2)\n")
-    with refused("^own.py, line 7, in Broken.test_set: Mine: no disk$"):
-        grid("g", ["own.py:Broken"], jobs=2)
-
-
-def test_any_executor_does_the_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    grid("one", rates=[1e-3, 1e-2])
+    options = {"rates": [1e-3, 1e-2], "choices": 1, "seeds": [0]}
+    grid("one", **options)
+    grid("two", jobs=2, **options)
     with ThreadPoolExecutor(2) as executor:
-        grid("two", rates=[1e-3, 1e-2], executor=executor)
+        grid("three", executor=executor, **options)
     same_grids(Path("one"), Path("two"))
+    same_grids(Path("one"), Path("three"))
 
 
 # ------------------------------------------------------------------- the command line
@@ -335,7 +347,7 @@ def test_impossible_jobs_and_clusters_are_refused(line, message, tmp_path, monke
 # ------------------------------------------------------- real processes, real signals
 
 
-LONG = 1500                                               # steps: some seconds
+LONG = 900                                                # steps: some seconds
 
 
 def start(out, *more, steps=LONG, seeds=3):

@@ -206,8 +206,7 @@ def test_the_last_row_is_tested_on_the_whole_test_set():
     assert (8 * 2 * history["test_accuracy"][:-1] % 1 == 0).all()         # 8 examples of 2 bits
 
 
-@pytest.mark.parametrize("freeze", ["fpt", "full", "output_only", "input", "attn,mlp,h.1.ln_1.*",
-                                    "input,pos,ln,attn,output", "*.bias"])
+@pytest.mark.parametrize("freeze", ["fpt", "output_only", "attn,mlp,h.1.ln_1.*", "*.bias"])
 def test_frozen_parameters_do_not_change(freeze):
     model = build(BitXOR(n=2), freeze)
     before = data(model)
@@ -293,9 +292,9 @@ def test_missing_training_data_writes_nothing(tmp_path):
 # ----------------------------------------------------------------- stopping, going on
 
 
-@pytest.mark.parametrize("kw", [{}, {"schedule": "cosine", "warmup": 4, "weight_decay": 0.1},
-                                {"warmup": 12}], ids=["constant", "cosine", "warm-up"])
-@pytest.mark.parametrize("step", [8, 16, 23])
+@pytest.mark.parametrize("step, kw", [
+    (8, {}), (16, {"schedule": "cosine", "warmup": 4, "weight_decay": 0.1}), (23, {"warmup": 12})],
+    ids=["constant", "cosine", "warm-up"])
 def test_resume_equals_the_undisturbed_run(tmp_path, kw, step):
     undisturbed, history = go(tmp_path / "a", **kw)
     with pytest.raises(Stop):
@@ -496,10 +495,10 @@ def test_resume_without_a_run_is_refused(tmp_path):
 # ----------------------------------------------------------------------- divergence
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("name", ["input.weight", "trunk.wpe.weight", "trunk.h.0.ln_1.weight",
-                                  "trunk.h.1.attn.c_attn.weight", "trunk.ln_f.bias",
-                                  "output.bias"])
+@pytest.mark.parametrize("name, value", [
+    ("input.weight", np.nan), ("trunk.wpe.weight", np.inf), ("trunk.h.0.ln_1.weight", -np.inf),
+    ("trunk.h.1.attn.c_attn.weight", np.nan), ("trunk.ln_f.bias", np.inf),
+    ("output.bias", -np.inf)])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_value_that_is_not_finite_stops_the_run(tmp_path, name, value):
     task = BitXOR(n=2)

@@ -7,6 +7,7 @@ its checkpoint.  Each trunk may choose its learning rate, on examples that no te
 import inspect
 import re
 import zlib
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -23,7 +24,7 @@ from ..training import Diverged, first_look
 from ..trunks.names import TrunkSpec
 from . import tables
 from .job import Job, Validation, make_task, run, task_class
-from .workers import perform
+from .workers import ProcessPool, perform
 
 CHOICES = 2                                               # validation seeds by default
 MOST_SEEDS = 1000                                         # of one grid
@@ -242,10 +243,11 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
         out = out.absolute()
     tries = [(cell, rate) for cell in cells for rate in cell.arm.sweep(rates)]
     total = len(tries) * len(validation_seeds) + sum(len(cell.seeds) for cell in cells)
-    with progress_bar(total=total, unit="run", progress=progress) as bar:
+    pool = ProcessPool(jobs) if executor is None and jobs > 1 else nullcontext(executor)
+    with pool as executor, progress_bar(total=total, unit="run", progress=progress) as bar:
         def histories_of(queues):
             """Do all jobs of several lists at once and return a list of histories for each."""
-            histories = iter(perform(list(chain(*queues)), out, bar, jobs, executor))
+            histories = iter(perform(list(chain(*queues)), out, bar, executor))
             return [list(islice(histories, len(queue))) for queue in queues]
 
         while tries:

@@ -27,12 +27,12 @@ ENVIRONMENT = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM
                              "PYTHONSAFEPATH"), "1")
 
 
-def perform(jobs, folder, bar, processes=1, executor=None):
+def perform(jobs, folder, bar, executor=None):
     """Do the jobs and return their histories in the same order.
 
-    ``folder`` is the grid's.  The tqdm ``bar`` counts the runs.  An ``executor``, by default a pool
-    of several ``processes``, does several runs at once, each on one core.  After Ctrl-C, SIGTERM or
-    an error the other runs stop with a checkpoint.
+    ``folder`` is the grid's.  The tqdm ``bar`` counts the runs.  An ``executor`` does several runs
+    at once, each on one core.  After Ctrl-C, SIGTERM or an error the other runs stop with a
+    checkpoint.
     """
     finished = [job.is_finished() for job in jobs]
     if not bar.disable:                                   # finished runs do not count as speed
@@ -40,12 +40,9 @@ def perform(jobs, folder, bar, processes=1, executor=None):
         bar.initial += sum(finished)
         bar.refresh()
     try:
-        if executor is not None:
-            return on_executor(executor, jobs, finished, Path(folder), bar)
-        if processes > 1:
-            with ProcessPool(processes) as executor:
-                return on_executor(executor, jobs, finished, Path(folder), bar)
-        return in_this_process(jobs, finished, bar)
+        if executor is None:
+            return in_this_process(jobs, finished, bar)
+        return on_executor(executor, jobs, finished, Path(folder), bar)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"stopped, go on from {folder} by the same command") from None
     except BrokenExecutor:
@@ -67,9 +64,9 @@ def in_this_process(jobs, finished, bar):
 def on_executor(executor, jobs, finished, folder, bar):
     """Do the jobs on an executor; finished runs are read here."""
     stop = folder.absolute() / f".stop-{uuid.uuid4().hex}"
-    histories = [job() if is_finished else None
+    tasks, futures = {}, {}
+    histories = [job(tasks=tasks) if is_finished else None
                  for job, is_finished in zip(jobs, finished, strict=True)]
-    futures = {}
     with without_empty(*(job.out for job in jobs)):       # a run removes only what it has made
         try:
             for i, job in enumerate(jobs):
