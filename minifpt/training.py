@@ -4,10 +4,10 @@ import math
 import os
 import random
 import signal
-import sys
 import threading
 import time
 import zlib
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 from .checks import arrays_in, brief, number, one_of, whole
 from .files import read_text
 from .files.plots import curves
-from .files.runs import COLUMNS, DIVERGED, History, Run, crc, locked, open_folder
+from .files.runs import COLUMNS, DIVERGED, History, Run, crc, frozen_crc, locked, open_folder
 from .layers import Layer
 from .machine import kept_memory, no_subnormals, single_threaded_blas
 from .optim import Adam, clip_grad_norm, cosine
@@ -28,8 +28,7 @@ from .tracing import OPEN, named_layers, trace
 
 INPUT = "x, the task's input"
 TEST_BATCH, TEST_TOKENS = 64, 8192                        # at most, in one forward pass
-LOOKED = 16                                               # of each split, for the data's CRC
-COMPARED = 16                                             # at a checkpoint, see Run.look
+COMPARED = 16                                             # examples of each split, see fingerprint
 # The progress bar of a run, short enough for 80 columns, with the accuracy of the last test.
 BAR = "{desc} {n_fmt}/{total_fmt} |{bar}| {remaining} left{postfix}"
 
@@ -45,7 +44,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
           resume: bool = False, schedule: str | None = None, warmup: int | None = None,
           weight_decay: float = 0.0, clip: float = 1.0, eval_every: int = 100,
           test_examples: int = 256, checkpoint_every: int = 500, config: dict | None = None,
-          progress: bool = True, stop: Any = None) -> History:
+          progress: bool = True, stop: Any = None,
+          callback: Callable[[Run], Any] | None = None) -> History:
     """Train the trainable parameters of a model on a task, with Adam.
 
     model             a :class:`minifpt.FPT`, a :class:`minifpt.LanguageModel`, or another
@@ -64,13 +64,17 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     resume            continue from the checkpoint in ``out``, to the same bits as a run without
                       interruption.  With more steps than before, the row of the old last step
                       stays, and the next row's training loss counts from there.  Refused if the
-                      settings, the data, the model or a task's loss or accuracy have changed; of a
-                      task of your own, stderr names what was compared.
+                      settings, the data, the model or a task's loss or accuracy have changed.
     checkpoint_every  steps between checkpoints.
     config            more entries for ``config.json``, such as the trunk's name.
     stop              an object with ``is_set()``, such as a ``threading.Event``.  Once that is
-                      true, the run ends as after Ctrl-C.  A Ctrl-C during the last step does not
-                      end the run, but sets the event, if there is one.
+                      true, the run ends as after Ctrl-C.  Ctrl-C and SIGTERM set an event, also
+                      during the last step, when they do not end the run.
+
+    callback          a function that is called with the run after each step.  The run has ``step``,
+                      ``loss`` and ``accuracy`` of the step's batch, ``model`` and ``history``.
+                      Where the function returns ``False``, the run writes a checkpoint and ends:
+                      its history so far is returned, and the run can be resumed.
 
     During the run, glibc keeps freed memory for the next arrays (see ``machine.kept_memory``).
 
@@ -92,6 +96,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     if stop is not None and not callable(getattr(stop, "is_set", None)):
         raise ValueError(f"train: stop is {brief(stop)}, expected an object with is_set(), such "
                          "as a threading.Event")
+    if callback is not None and not callable(callback):
+        raise ValueError(f"train: callback is {brief(callback)}, expected a function of a run")
     if config is not None and not isinstance(config, dict):
         raise ValueError(f"train: config is {brief(config)}, expected a dictionary, or None")
     if not (resume or math.isfinite(loss)):
@@ -102,33 +108,22 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     settings = {"task": task.name, "options": getattr(task, "options", {}), **(config or {}),
                 **settings}
     if out is not None:                                   # reading all data may take long
-        settings |= {"data_crc": fingerprint(task), "built": getattr(model, "built", {}),
-                     "model_crc": model_crc(model)}
+        parts = settings.get("fingerprint", {}) | fingerprint(task, model)
+        settings |= {"built": getattr(model, "built", {}), "fingerprint": parts}
     optimizer = Adam(parameters, settings["lr"], weight_decay=settings["weight_decay"])
     run = Run(model, optimizer, np.random.default_rng([settings["seed"], 0]), settings)
     if out is None:
-        _loop(model, task, run, None, checkpoint_every, progress, stop)
+        _loop(model, task, run, None, checkpoint_every, progress, stop, callback)
         return run.history
     out = Path(out)
     with locked(out):
-        examples = task.batch(np.random.default_rng(0), COMPARED, "test")
-        run.look = lambda: [*evaluate(model, task, *examples)]
         open_folder(out, resume, run)
-        if resume and progress:
-            say_what_was_compared(task)
         if (out / DIVERGED).exists():                     # written by a grid
             raise Diverged(read_text(out / DIVERGED))
-        _loop(model, task, run, out, checkpoint_every, progress, stop)
-        curves(run.history, out / "curves.png", task.name, getattr(task, "chance", None))
+        _loop(model, task, run, out, checkpoint_every, progress, stop, callback)
+        if run.history:                                   # none after an early end
+            curves(run.history, out / "curves.png", task.name, getattr(task, "chance", None))
     return run.history
-
-
-def say_what_was_compared(task):
-    """Say on stderr what of a task of the user's own is compared where a run goes on."""
-    if not (hasattr(task, "fingerprint") or type(task).__module__.startswith(f"{__package__}.")):
-        print(f"minifpt: of {task.name} the arrays that the task holds, {2 * LOOKED} of its "
-              f"examples, and loss and accuracy of {COMPARED} were compared; data elsewhere, in "
-              "files or globals, was not", file=sys.stderr)
 
 
 def run_settings(task, **settings):
@@ -180,29 +175,42 @@ def first_look(model, task):
     return x, float(pair[0])
 
 
-def model_crc(model):
-    """Return a CRC-32 of the settings of our layers, such as dropout and number of heads, and of
-    the frozen columns.  A resumed run must have the same."""
-    settings = [(name, [(key, value) for key, value in vars(getattr(layer, "layer", layer)).items()
-                        if isinstance(value, (int, float, str)) or is_dataclass(value)])
-                for name, layer in named_layers(model)
-                if type(layer).__module__.startswith(f"{__package__}.")]
-    settings += [(name, p.frozen_columns) for name, p in model.named_parameters()]
-    return zlib.crc32(repr(settings).encode())
+def fingerprint(task=None, model=None):
+    """Return {part: text} of what a run of a task and a model depends on besides its settings; a
+    resumed run must have the same.  ``files.runs.PARTS`` has the names of the parts.
+
+    data    a CRC-32 by the task's method ``fingerprint``, or of some examples and the arrays that
+            the task holds.  Data elsewhere, in files or globals, are not compared.
+    loss    loss and accuracy of some examples for random logits.
+    model   a CRC-32 of the settings of our layers, such as dropout and number of heads, and of the
+            frozen columns.
+    frozen  a CRC-32 of the frozen weights.
+    """
+    parts = {}
+    if task is not None:
+        examples = [task.batch(np.random.default_rng(0), COMPARED, split)
+                    for split in ("train", "test")]
+        arrays = [np.asarray(a) for pair in examples for a in pair]
+        arrays += [a for a in arrays_in(task) if not a.dtype.hasobject]   # some are read by a draw
+        parts["data"] = task.fingerprint() if hasattr(task, "fingerprint") else crc(arrays)
+        y = examples[1][1]
+        logits = np.random.default_rng(0).standard_normal(
+            (len(y), task.output_tokens, task.output_dim))
+        parts["loss"] = f"{task.loss(logits, y)[0]:.4g}, {task.accuracy(logits, y):.4g}"
+    if model is not None:
+        settings = [(name, [(key, value)
+                            for key, value in vars(getattr(layer, "layer", layer)).items()
+                            if isinstance(value, (int, float, str)) or is_dataclass(value)])
+                    for name, layer in named_layers(model)
+                    if type(layer).__module__.startswith(f"{__package__}.")]
+        settings += [(name, p.frozen_columns) for name, p in model.named_parameters()]
+        parts["model"] = f"{zlib.crc32(repr(settings).encode()):08x}"
+        parts["frozen"] = frozen_crc(model)
+    return parts
 
 
-def fingerprint(task):
-    """Return a CRC-32 of a task's data: its own, or of some examples and the arrays it holds."""
-    if hasattr(task, "fingerprint"):
-        return task.fingerprint()
-    examples = [np.asarray(a) for split in ("train", "test")
-                for a in task.batch(np.random.default_rng(0), LOOKED, split)]
-    held = [a for a in arrays_in(task) if not a.dtype.hasobject]     # some are read at a first draw
-    return crc([*examples, *held])
-
-
-def _loop(model, task, run, out, checkpoint_every, progress, stop_event):
-    """Train, test and save until the run's last step."""
+def _loop(model, task, run, out, checkpoint_every, progress, stop_event, callback):
+    """Train, test and save until the run's last step, or until the callback returns ``False``."""
     settings, steps, begin = run.settings, run.settings["steps"], time.perf_counter() - run.seconds
     bar = progress_bar(total=steps, initial=run.step, desc=f"{task.name:.20}", progress=progress,
                        mininterval=0.3, leave=None, bar_format=BAR)
@@ -212,6 +220,7 @@ def _loop(model, task, run, out, checkpoint_every, progress, stop_event):
             x, y = draw(task, run.rng, settings["batch_size"], "train")
             loss, accuracy = step(model, task, run.optimizer, x, y, settings["clip"], run.rng)
             run.step += 1
+            run.loss, run.accuracy = float(loss), float(accuracy)
             run.sums += [loss, accuracy, 1]               # of the steps since the last test
             bar.update()
             is_last, stop = run.step == steps, is_stopped()
@@ -219,7 +228,9 @@ def _loop(model, task, run, out, checkpoint_every, progress, stop_event):
                 _test(model, task, run, begin, bar, progress)
                 if out is not None:
                     run.history.save(out / "metrics.csv")
-            if out is not None and (is_last or stop or run.step % checkpoint_every == 0):
+            answer = None if callback is None else callback(run)
+            is_end = is_last or (isinstance(answer, (bool, np.bool_)) and not answer)
+            if out is not None and (is_end or stop or run.step % checkpoint_every == 0):
                 if not math.isfinite(evaluate(model, task, x, y)[0]):     # after the last update
                     raise _diverged(f"step {run.step}", "loss", model, x)
                 run.seconds = time.perf_counter() - begin
@@ -227,6 +238,8 @@ def _loop(model, task, run, out, checkpoint_every, progress, stop_event):
             if stop and not is_last:
                 where = "" if out is None else f", go on from {out}"
                 raise KeyboardInterrupt(f"stopped at step {run.step}{where}")
+            if is_end:
+                break
 
 
 def _test(model, task, run, begin, bar, progress):
@@ -331,9 +344,23 @@ def first_nonfinite(model, x):
 
 
 @contextmanager
+def signals_handled(handler, *signals):
+    """Let ``handler`` handle these signals.  Only the main thread can, and a signal that this
+    process ignores stays ignored."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {s: signal.signal(s, handler) for s in signals
+              if is_main and signal.getsignal(s) != signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for s, old in before.items():
+            signal.signal(s, old)
+
+
+@contextmanager
 def _interrupts(stop_event):
     """Yield a function that says whether the run should stop: after Ctrl-C or SIGTERM, or once
-    ``stop_event`` is set.  The first signal lets the step end; the second one interrupts at once.
+    ``stop_event`` is set.  The first signal lets the step end; a second Ctrl-C interrupts at once.
     At the end a signal sets a ``threading.Event``."""
     signals = []
 
@@ -341,15 +368,12 @@ def _interrupts(stop_event):
         return bool(signals) or (stop_event is not None and stop_event.is_set())
 
     def handler(signum, frame):
-        if signals:
+        if signals and signum == signal.SIGINT:
             raise KeyboardInterrupt
         signals.append(signum)
-    is_main = threading.current_thread() is threading.main_thread()
-    before = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM) if is_main}
     try:
-        yield is_stopped
+        with signals_handled(handler, signal.SIGINT, signal.SIGTERM):
+            yield is_stopped
+    finally:
         if signals and isinstance(stop_event, threading.Event):
             stop_event.set()
-    finally:
-        for s, old in before.items():
-            signal.signal(s, old)

@@ -574,14 +574,14 @@ def test_a_wrong_backward_is_named_before_training(file, tmp_path, capsys, monke
     assert cli.main([*LINE, "--skip-check"]) == 0
     assert "1 of its functions ran, " in capsys.readouterr().out
     config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["functional"] == "mine.py" and len(config["functional_hash"]) == 16
+    assert config["functional"] == "mine.py" and len(config["fingerprint"]["functions"]) == 16
 
     assert cli.main([*LINE, "--resume"]) == 0             # the same file: it has come to its end
     assert cli.main([*LINE[:-4], "--out", "run", "--resume"]) == 2
-    assert "--functional must name the same functions" in capsys.readouterr().err
+    assert "other functions in the file of --functional" in capsys.readouterr().err
     file(layer_norm_backward=wrong + " # changed")
     assert cli.main([*LINE, "--resume"]) == 2
-    assert "--functional must name the same functions" in capsys.readouterr().err
+    assert "other functions in the file of --functional" in capsys.readouterr().err
     assert cli.main(["train", "bit-xor", "--skip-check"]) == 2
     assert "--skip-check needs --functional" in capsys.readouterr().err
 

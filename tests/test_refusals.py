@@ -240,8 +240,7 @@ def test_damaged_metrics_are_refused(tmp_path, text):
     ({"task": ["x" * 500]}, r"config.json: has \['xxx.{1,60} for 'task': it is damaged")])
 def test_settings_of_another_type_are_refused(run, change, match):
     settings = json.loads((run / "config.json").read_text()) | {
-        "source": "bit-xor", "model": "random:1x2x8", "freeze": "fpt", "dropout": 0.1,
-        "trunk_crc": "0"}
+        "source": "bit-xor", "model": "random:1x2x8", "freeze": "fpt", "dropout": 0.1}
     (run / "config.json").write_text(json.dumps(settings | change))
     refuses(match, run_folders.read_run, run, kind=(ValueError, FileNotFoundError))
 

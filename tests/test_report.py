@@ -93,7 +93,7 @@ def test_the_start_is_the_model_before_the_first_step(made):
         "steps": 1, "lr": 1e-30})[0]
     for p, q in zip(start.parameters(), again.parameters(), strict=True):
         np.testing.assert_allclose(p.data, q.data, rtol=0, atol=1e-29)
-    assert crc(p.data for p in start.trunk.parameters()) == run.settings["trunk_crc"]
+    assert crc(p.data for p in start.trunk.parameters()) == run.settings["fingerprint"]["weights"]
 
 
 def test_a_run_that_chose_a_rate_is_tested_on_validation_draws(tmp_path):
@@ -127,7 +127,9 @@ def test_another_path_to_the_task_s_file_resumes(copy):
     (lambda f: change(f, source="gone.py:Task"), "there is no file gone.py; its paths are"),
     (lambda f: change(f, model="gone.py:trunk"), "its model cannot be made again: gone.py:trunk"),
     (lambda f: change(f, model="no-such-weights"), "its model cannot be made again"),
-    (lambda f: change(f, trunk_crc="00000000"), "now has other weights"),
+    (lambda f: change(f, fingerprint={"weights": "0"}), "was made with other weights at its start"),
+    (lambda f: change(f, fingerprint={"data": "0"}), "was made with other data: restore it, or"),
+    (lambda f: change(f, fingerprint=3), "has 3 for 'fingerprint'"),
     (lambda f: change(f, freeze="attn"), "checkpoint.npz: was written by a run with freeze"),
     (lambda f: (f / "checkpoint.npz").unlink(), "there is no checkpoint.npz"),
     (lambda f: (f / "checkpoint.npz").write_bytes(b"PK" * 50), "not a checkpoint, or damaged"),

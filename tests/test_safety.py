@@ -40,7 +40,7 @@ def test_replaced_labels_are_noticed(tmp_path):
     raw = bytearray(gzip.decompress(labels.read_bytes()))
     raw[8] ^= 1                                           # the first label
     labels.write_bytes(gzip.compress(raw))
-    with refused("the run has data_crc = "):
+    with refused("the run was made with other data: "):
         table()
 
 

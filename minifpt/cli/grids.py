@@ -4,14 +4,28 @@ from pathlib import Path
 
 from ..experiments import compare as experiments
 from ..experiments import reproduce as reproducing
-from ..experiments import workers
 from ..experiments.compare import Arm
+from ..files import one_line
 from ..trunks.forms import STARTS
 from . import options as shared
 from .formatting import print_rows, say
 from .options import given_options, option, path, run_options, takes, task_names, whole
 
 SETTINGS = ("steps", "batch_size", "lr", "schedule", "dropout")
+
+
+def executor_of(address):
+    """Return the executor of the Dask cluster at this address, ``None`` for ``None``."""
+    if address is None:
+        return None
+    try:
+        import distributed
+        return distributed.Client(address, timeout=10).get_executor()
+    except ImportError:
+        raise ValueError("--dask needs the package distributed: pip install distributed") from None
+    except (OSError, ValueError, TypeError) as e:
+        raise ValueError(f"--dask {address}: {one_line(e)}; expected the address of a Dask "
+                         "scheduler, such as tcp://HOST:8786") from None
 
 
 @takes(
@@ -51,11 +65,11 @@ def compare(args):
     arms = [Arm(model, args.freeze, adapt=None if adapter == "none" else adapter,
                 start=None if start == "drawn" else start)
             for model in args.models for adapter in args.adapt for start in args.start]
-    with workers.cluster(args.dask) as executor:
-        text = experiments.compare(
-            args.out, task_names(args), arms, range(args.first_seed, args.first_seed + args.seeds),
-            rates=args.rates, choices=args.choices, jobs=args.jobs, executor=executor,
-            task_options=shared.task_options_of(args), options=given_options(args, *SETTINGS))
+    text = experiments.compare(
+        args.out, task_names(args), arms,
+        range(args.first_seed, args.first_seed + args.seeds),
+        rates=args.rates, choices=args.choices, jobs=args.jobs, executor=executor_of(args.dask),
+        task_options=shared.task_options_of(args), options=given_options(args, *SETTINGS))
     say(text)
     if args.seeds > 1:
         say("In brackets after an accuracy: the lowest and the highest of its seeds.")
@@ -89,9 +103,8 @@ def reproduce(args):
         say(reproducing.cost(reproducing.table_of(args.name, args.scale, args.only, args.rates),
                              args.seeds))
     else:
-        with workers.cluster(args.dask) as executor:
-            say(reproducing.reproduce(args.name, args.out, scale=args.scale, only=args.only,
-                                      seeds=args.seeds, rates=args.rates, jobs=args.jobs,
-                                      executor=executor))
+        say(reproducing.reproduce(args.name, args.out, scale=args.scale, only=args.only,
+                                  seeds=args.seeds, rates=args.rates, jobs=args.jobs,
+                                  executor=executor_of(args.dask)))
         stem = reproducing.stem(args.name, args.scale)
         print(f"{args.out}: {stem}.md {stem}.csv {stem}.png")

@@ -165,8 +165,8 @@ class Own:
 
     def __init__(self, path, text):
         self.path = Path(path)
-        self.settings = {"functional": str(path),
-                         "functional_hash": hashlib.sha256(text.encode()).hexdigest()[:16]}
+        functions = hashlib.sha256(text.encode()).hexdigest()[:16]
+        self.settings = {"functional": str(path), "fingerprint": {"functions": functions}}
         self.calls, self.functions, self.wrong = Counter(), {}, []
 
 

@@ -7,6 +7,7 @@ its checkpoint.  Each trunk may choose its learning rate, on examples that no te
 import inspect
 import re
 import zlib
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -19,16 +20,16 @@ from ..files import outputs, plots
 from ..fpt import FPT
 from ..freeze import FreezeMask
 from ..progress import progress_bar
-from ..training import Diverged, first_look, say_what_was_compared
+from ..training import Diverged, first_look
 from ..trunks import TrunkSpec
 from . import tables
-from .job import Job, Validation, inputs, make_task, run, task_class
-from .workers import perform
+from .job import Job, Validation, make_task, run, task_class
+from .workers import ProcessPool, perform
 
 CHOICES = 2                                               # validation seeds by default
 MOST_SEEDS = 1000                                         # of one grid
-__all__ = ["Arm", "Cell", "Column", "Job", "Validation", "compare", "grid", "inputs", "make_task",
-           "run", "task_class"]
+__all__ = ["Arm", "Cell", "Column", "Job", "Validation", "compare", "grid", "make_task", "run",
+           "task_class"]
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,6 @@ class Cell:
     path: Path                                            # TASK/MODEL, below OUT and OUT/choice
     settings: dict
     seeds: list
-    inputs: dict
     chance: float | None
     sweep: dict = field(default_factory=dict)
     rate: float | None = None
@@ -151,7 +151,7 @@ class Cell:
         settings = self.settings | ({} if rate is None else {"lr": rate})
         task, options = self.column.task, self.column.options
         return [Job(task, options_of_seed(task, options, seed), self.arm.model, seed,
-                    folder / str(seed), settings | changes, inputs=self.inputs) for seed in seeds]
+                    folder / str(seed), settings | changes) for seed in seeds]
 
     def validation_jobs(self, out, seeds, rate, share):
         """Return the jobs that try a learning rate, of a ``share`` of the steps."""
@@ -177,7 +177,7 @@ class Cell:
         return max(self.sweep, key=lambda rate: score(self.sweep[rate]))
 
 
-def cells_of(out, columns, arms, seeds, with_inputs):
+def cells_of(columns, arms, seeds):
     """Return a list of :class:`Cell`, task by task.
 
     Missing data or weights, and a trunk that does not fit, are errors here, before any run."""
@@ -191,8 +191,6 @@ def cells_of(out, columns, arms, seeds, with_inputs):
                          "validation runs: rename it")
     cells, labels = [], labels_of(arms)
     for column, task, title, folder in zip(columns, all_tasks, titles, folders, strict=True):
-        if (out / folder).is_dir():                       # of an earlier run of the grid
-            say_what_was_compared(task)
         for arm, label in zip(arms, labels, strict=True):
             first_look(FPT.for_task(task, arm.model, arm.freeze, adapt=arm.adapt, start=arm.start),
                        task)
@@ -201,9 +199,7 @@ def cells_of(out, columns, arms, seeds, with_inputs):
                 del settings["warmup"]
             settings |= {key: value for key in ("adapt", "start") if (value := getattr(arm, key))}
             cells.append(Cell(column, arm, title, label, Path(folder, arm.folder), settings,
-                              seeds[:arm.seeds],
-                              inputs(task, column.task, arm.model) if with_inputs else {},
-                              getattr(task, "chance", None)))
+                              seeds[:arm.seeds], getattr(task, "chance", None)))
     return cells
 
 
@@ -218,8 +214,10 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
                   equal ones the mean accuracy over the whole run decides.
     task_options  each goes to the named tasks that have it.
     options       steps, batch_size, lr and so on, for all tasks instead of their own defaults.
-    jobs          number of processes.  An ``executor``, a :class:`workers.Cluster`, replaces them;
-                  all its machines see ``out``.
+    jobs          number of processes.
+    executor      any ``concurrent.futures.Executor`` instead of them, such as
+                  ``distributed.Client(address).get_executor()``.  Its machines have minifpt and see
+                  ``out``, weights and data under the same paths.
     ready         called when everything has been checked, before the first run.
     share         for long runs: validation runs have this share of the steps, and a sweep grows
                   until its best rate is not at its edge.
@@ -238,15 +236,18 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
     check_numbers(seeds, validation_seeds, rates, arms)
     columns = columns_of(task_names, task_options or {}, options or {})
     seeds = list(dict.fromkeys(seeds))
-    cells = cells_of(out, columns, arms, seeds, executor is not None)
+    cells = cells_of(columns, arms, seeds)
     if ready is not None:
         ready()
+    if executor is not None:                              # its processes may work elsewhere
+        out = out.absolute()
     tries = [(cell, rate) for cell in cells for rate in cell.arm.sweep(rates)]
     total = len(tries) * len(validation_seeds) + sum(len(cell.seeds) for cell in cells)
-    with progress_bar(total=total, unit="run", progress=progress) as bar:
+    pool = ProcessPool(jobs) if executor is None and jobs > 1 else nullcontext(executor)
+    with pool as executor, progress_bar(total=total, unit="run", progress=progress) as bar:
         def histories_of(queues):
             """Do all jobs of several lists at once and return a list of histories for each."""
-            histories = iter(perform(list(chain(*queues)), out, bar, jobs, executor))
+            histories = iter(perform(list(chain(*queues)), out, bar, executor))
             return [list(islice(histories, len(queue))) for queue in queues]
 
         while tries:

@@ -2,14 +2,13 @@
 
 import inspect
 import re
-import socket
 import typing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from .. import tasks, trunks
+from .. import tasks
 from ..files import read_json, save_text
 from ..files.runs import COLUMNS, DIVERGED, History, crc
 from ..fpt import FPT
@@ -19,7 +18,6 @@ from ..training import Diverged, fingerprint, train
 from ..trunks import TrunkSpec
 from ..user_files import USERS_OWN, code_crc
 from ..users import users_code
-from .workers import versions
 
 VALIDATION_EXAMPLES = 2000                                # used to choose a learning rate
 
@@ -67,42 +65,19 @@ def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=Non
     ``options`` go to :func:`minifpt.train`.  Returns (model, history).
     """
     fpt = FPT.for_task(task, model, freeze, seed, dropout, adapt, start)
-    source, spec = source or task.name, TrunkSpec.parse(model)
-    code = code_crc(source, spec.text)
-    extras = {"code_crc": code, "adapt": adapt, "start": start}
-    config = (config or {}) | {key: value for key, value in extras.items() if value} | {
-              "source": source, "model": spec.text,
-              "freeze": str(FreezeMask.parse(freeze)),
-              "trunk_crc": crc(p.data for _, p in fpt.trunk.named_parameters()),
-              "dropout": getattr(fpt.trunk.config, "dropout", 0.0)}
+    source, spec, config = source or task.name, TrunkSpec.parse(model), config or {}
+    parts = {"weights": crc(p.data for _, p in fpt.trunk.named_parameters()),
+             "code": code_crc(source, spec.text), "functions": None}
+    config = config | {
+        "source": source, "model": spec.text, "freeze": str(FreezeMask.parse(freeze)),
+        "dropout": getattr(fpt.trunk.config, "dropout", 0.0), "adapt": adapt, "start": start,
+        "fingerprint": parts | config.get("fingerprint", {})}
     return fpt, train(fpt, task, seed=seed, out=out, config=config, **options)
-
-
-def inputs(task, source, model):
-    """Return versions, and the CRC-32 of each kind of file, that a run depends on, {kind: text}."""
-    spec = TrunkSpec.parse(model)
-    crcs = versions() | {"code in files of your own": code_crc(source, spec.text)}
-    if not hasattr(task_class(source), "redrawn"):        # each seed has other data
-        crcs["data"] = fingerprint(task)
-    # The files' own arrays: what is computed from them may differ in the last bit.
-    files = [part for part in parts_of(spec) if part.kind in ("weights", "statistics")]
-    if files:
-        crcs["weights"] = crc(p.data for part in files
-                              for _, p in trunks.get(part.name).named_parameters())
-    return crcs
-
-
-def parts_of(spec):
-    """Return the trunks that a mixed trunk is made of, or the trunk itself."""
-    return parts_of(spec.base) + parts_of(spec.other) if spec.kind == "mixed" else [spec]
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a grid, as text and numbers that another process understands.
-
-    ``inputs`` are the CRCs of the process that asks for the run: another machine may have other
-    files under the same paths."""
+    """One run of a grid, as text and numbers that another process understands."""
 
     task: str
     task_options: dict
@@ -111,29 +86,20 @@ class Job:
     out: Path
     settings: dict
     validation: bool = False
-    inputs: dict = field(default_factory=dict)
 
-    def __call__(self, progress=False, stop=None, cache=None):
+    def __call__(self, progress=False, stop=None, tasks=None):
         """Do the run and return its :class:`minifpt.History`; read it where it has been done.
 
         stop   as for :func:`minifpt.train`.
-        cache  a dict that holds the task for the next run of the same grid.
+        tasks  a dictionary that keeps the task for the next run of the same grid.
 
         A run that diverged is not repeated: its folder has a file ``diverged.txt``.  A validation
         run that diverged counts as the worst of all; another one raises ``Diverged``.
         """
-        with users_code():
-            task = self.make_task({} if cache is None else cache)
-            crcs = inputs(task, self.task, self.model) if self.inputs else {}
-        for kind, crc_expected in self.inputs.items():
-            if crcs[kind] != crc_expected:
-                raise ValueError(f"{self.out}: {socket.gethostname()} has other {kind} for "
-                                 f"{self.task} and {self.model} than the machine that asks")
-        task = Validation(task) if self.validation else task
-        resume = (self.out / "config.json").exists()
-        before = read_json(self.out / "config.json").get("steps") if resume else None
-        steps = self.settings.get("steps", before)
-        if before not in (None, steps):
+        config = self.out / "config.json"
+        resume, steps = config.exists(), self.settings["steps"]
+        before = read_json(config).get("steps", steps) if resume else steps
+        if before != steps:
             # Only train --resume makes a finished run longer: another grid may need it as it is.
             raise ValueError(f"{self.out}: the run has {before} steps, not {steps}: choose another "
                              "--out")
@@ -141,11 +107,13 @@ class Job:
             # NumPy's warnings add nothing to the error of a run that diverges.  Another process
             # may not know the class of an error that the user's code raises.
             with np.errstate(all="ignore"), users_code():
-                return run(task, self.model, self.out, seed=self.seed, resume=resume, stop=stop,
-                           progress=progress, source=self.task, **self.settings)[1]
+                task = self.make_task({} if tasks is None else tasks)
+                return run(Validation(task) if self.validation else task, self.model, self.out,
+                           seed=self.seed, resume=resume, stop=stop, progress=progress,
+                           source=self.task, **self.settings)[1]
         except Diverged as e:
             text = str(e)
-            if (self.out / "config.json").exists():
+            if config.exists():
                 save_text(self.out / DIVERGED, text)
             if not self.validation:
                 raise Diverged(f"{self.out}: {text}") from None
@@ -153,17 +121,17 @@ class Job:
             step = int(match[1]) if match else 0
             return History([dict.fromkeys(COLUMNS, np.nan) | {"step": step}])
 
-    def make_task(self, cache):
-        """Return the task, from the cache if it is there.
+    def make_task(self, tasks):
+        """Return the task, from ``tasks`` if it is there.
 
         A task of the user's own may change as it is used, so each run gets a new one."""
         if USERS_OWN.fullmatch(self.task):
             return make_task(self.task, self.task_options)
         key = self.task, repr(self.task_options)
-        if key not in cache:
-            cache.clear()                                 # one at a time: a task may hold much data
-            cache[key] = make_task(self.task, self.task_options)
-        return cache[key]
+        if key not in tasks:
+            tasks.clear()                                 # one at a time: a task may hold much data
+            tasks[key] = make_task(self.task, self.task_options)
+        return tasks[key]
 
     def is_finished(self):
         """Return whether the run has ended, by a quick look at its folder."""
@@ -192,7 +160,7 @@ class Validation:
 
     def fingerprint(self):
         """Return that of the task."""
-        return fingerprint(self.task)
+        return fingerprint(self.task)["data"]
 
     def batch(self, rng, size, split):
         """Return a batch of the task, with validation examples for the split ``test``."""

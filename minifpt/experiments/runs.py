@@ -10,18 +10,18 @@ import numpy as np
 
 from ..checks import brief
 from ..files import read_json
-from ..files.runs import History, Run, crc
+from ..files.runs import History, Run, check_fingerprint, crc, with_fingerprint
 from ..fpt import FPT
 from ..optim import Adam
-from ..training import fingerprint, model_crc
+from ..training import fingerprint
 from ..user_files import code_crc
 from .job import Validation, make_task
 
 # Keys of every run's config.json, and further keys of runs of ``train`` and ``compare``.
 SETTINGS = {"task": str, "options": dict, "steps": int, "batch_size": int, "lr": float,
             "seed": int, "schedule": str, "clip": float, "eval_every": int, "test_examples": int,
-            "warmup": int, "weight_decay": float, "data_crc": str}
-BUILT = {"model": str, "freeze": str, "trunk_crc": str, "dropout": (int, float)}
+            "warmup": int, "weight_decay": float, "fingerprint": dict}
+BUILT = {"model": str, "freeze": str, "dropout": (int, float)}
 
 
 def names_folder(word):
@@ -49,8 +49,8 @@ def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
     if trunk is None and "model" not in built:
         raise ValueError(f"{folder}: its trunk was built in code: pass it, too, "
                          "minifpt.load(folder, trunk)")
-    if trunk is None and ".py:" in built["model"] and "code_crc" in settings:
-        check_code(folder, settings, settings["source"], built["model"])
+    if trunk is None and ".py:" in built["model"]:
+        check_code(folder, settings, built["model"])
     if callable(trunk):
         trunk = trunk()
     model = _restored(folder, "its model", lambda: FPT.for_task(
@@ -59,9 +59,7 @@ def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
         built.get("adapt"), built.get("start")))
     if "n_positions" in built:                            # frozen after they had been added
         model.trunk.add_positions(built["n_positions"], built["seed"])
-    if settings.get("model_crc", model_crc(model)) != model_crc(model):
-        raise ValueError(f"{folder}: the model has other layers or settings than the run's, such "
-                         "as heads, activation, dropout or an adapter")
+    check_fingerprint(folder, settings["fingerprint"], fingerprint(model=model))
     read_checkpoint(folder, model, settings)
     model.run = settings
     return model
@@ -79,10 +77,8 @@ def read_run(folder):
     task = make_again(folder, settings)
     run = read_checkpoint(folder, at_start(folder, settings, task), settings)
     # Last: damaged settings fail before.
-    if _restored(folder, "its data", lambda: fingerprint(task)) != settings["data_crc"]:
-        name = settings.get("source") or settings["task"]
-        raise ValueError(f"{folder}: the data of {name} have changed since the run, or cannot be "
-                         "drawn again: report, steps and attention need them as they were")
+    parts = _restored(folder, "its data", lambda: fingerprint(task))
+    check_fingerprint(folder, settings["fingerprint"], parts)
     return task, run
 
 
@@ -107,7 +103,7 @@ def read_settings(folder, more=()):
         raise FileNotFoundError(f"{folder}: " + (
             "it holds no run (no config.json)" if path.parent.is_dir() else
             "there is no such folder"))
-    settings = read_json(path)
+    settings = with_fingerprint(read_json(path))
     for key, kind in {**SETTINGS, **dict(more)}.items():
         if not isinstance(settings.get(key), kind):
             if "pretraining" in settings:
@@ -151,27 +147,25 @@ def make_again(folder, settings):
     if task.name != settings["task"]:
         raise ValueError(f"{folder}: its task was {brief(settings['task'])}, {name} now makes "
                          f"'{task.name}'")
-    check_code(folder, settings, name, settings["model"])
+    check_code(folder, settings, settings["model"])
     return Validation(task) if is_validation else task
 
 
-def check_code(folder, settings, *names):
+def check_code(folder, settings, model):
     """Raise ``ValueError`` where a user's own file, of a task or a trunk, has changed."""
-    if _restored(folder, "its model", lambda: code_crc(*names)) != settings.get("code_crc"):
-        raise ValueError(f"{folder}: the code of its task or trunk, in a file of your own, has "
-                         "changed since the run, expected it as it was; "
-                         "minifpt.load(folder, trunk) takes your trunk instead")
+    source = str(settings.get("source") or settings["task"])
+    code = _restored(folder, "its model", lambda: code_crc(source, model))
+    check_fingerprint(folder, settings["fingerprint"], {"code": code})
 
 
 def at_start(folder, settings, task):
     """Return a run's model as it was before the first step: same trunk, same seed, same mask."""
-    def make():
-        fpt = FPT.for_task(task, *(settings[key] for key in ("model", "freeze", "seed", "dropout")),
-                           settings.get("adapt"), settings.get("start"))
-        if crc(p.data for _, p in fpt.trunk.named_parameters()) != settings["trunk_crc"]:
-            raise ValueError(f"{settings['model']} now has other weights")
-        return fpt
-    return _restored(folder, "its model", make)
+    fpt = _restored(folder, "its model", lambda: FPT.for_task(
+        task, *(settings[key] for key in ("model", "freeze", "seed", "dropout")),
+        settings.get("adapt"), settings.get("start")))
+    weights = crc(p.data for _, p in fpt.trunk.named_parameters())
+    check_fingerprint(folder, settings["fingerprint"], {"weights": weights})
+    return fpt
 
 
 def _restored(folder, part, make):

@@ -200,11 +200,11 @@ def grid_of_axes(n):
     return fig, axes[:n]
 
 
-def picture(results, path, limits=None, chances=None):
+def picture(results, path, chances=None):
     """Draw test accuracy against steps.
 
-    Each task has an axis, each trunk a line with its range shaded.  ``limits`` and ``chances`` are
-    {task: accuracy} of horizontal lines."""
+    Each task has an axis, each trunk a line with its range shaded.  ``chances`` is
+    {task: accuracy}, by default that of the tasks' default options."""
     fig, axes = grid_of_axes(len(results))
     labels = dict.fromkeys(model for models in results.values() for model in models)
     colors, dashes = plots.colors_of(labels), plots.dashes_of(labels)
@@ -215,7 +215,6 @@ def picture(results, path, limits=None, chances=None):
             plots.band(ax, runs, "test_accuracy", colors[model], model, style=dashes[model])
             ends[model] = float(ax.lines[-1].get_ydata()[-1])
         plots.mark_level(ax, (chances or {}).get(task, tasks.chance_of(task)), "chance")
-        plots.mark_level(ax, (limits or {}).get(task), "threshold")
         title = tasks.label_of(task)
         if not is_long:                                   # there is room beside the lines
             title += f": {plots.finding(ends)}"

@@ -32,6 +32,19 @@ DIVERGED = "diverged.txt"                                 # the error of a run t
 OURS = "config.json", "checkpoint.npz", "metrics.csv", "curves.png", DIVERGED
 
 
+# The parts of a run's fingerprint in config.json, each with what an error says of another one.
+PARTS = {"data": "other data",
+         "loss": "another loss or accuracy of its task",
+         "model": "other layers or settings of the model, such as heads, dropout or an adapter",
+         "frozen": "other frozen weights",
+         "weights": "other weights at its start",
+         "code": "other code in a file of your own",
+         "functions": "other functions in the file of --functional"}
+# In folders of versions before the fingerprint these were settings.
+OLD_PARTS = {"data_crc": "data", "model_crc": "model", "trunk_crc": "weights", "code_crc": "code",
+             "functional_hash": "functions"}
+
+
 class History(list):
     """The rows of ``metrics.csv`` as dictionaries; ``history["test_loss"]`` is a column."""
 
@@ -70,49 +83,58 @@ def crc(arrays):
     return f"{value:08x}"
 
 
+def frozen_crc(model):
+    """Return a CRC-32 of all frozen parameters, which are not in the checkpoint."""
+    return crc(p.data for _, p in model.named_parameters() if not p.trainable)
+
+
+def check_fingerprint(path, before, now):
+    """Raise ``ValueError`` that names the first part of a run's fingerprint that has changed.
+    Only parts that both have are compared."""
+    for part, value in now.items():
+        if before.get(part, value) != value:
+            raise ValueError(f"{path}: the run was made with {PARTS[part]}: restore it, or choose "
+                             "another folder for a new run")
+
+
+def with_fingerprint(settings):
+    """Return settings of a run; those of an old version get a fingerprint from its checksums."""
+    if "fingerprint" in settings:
+        return settings
+    parts = {part: f"{value:08x}" if isinstance(value, int) else value
+             for key, part in OLD_PARTS.items() if (value := settings.get(key)) is not None}
+    return {key: value for key, value in settings.items() if key not in OLD_PARTS} | {
+        "fingerprint": parts}
+
+
 class Run:
     """The state of a run: parameters, Adam's moments, generator and history, which a checkpoint
-    holds together with the run's settings."""
+    holds together with the run's settings.
+
+    ``loss`` and ``accuracy`` are those of the last step's batch, ``None`` before a step."""
 
     def __init__(self, model, optimizer, rng, settings):
         self.model, self.optimizer, self.rng = model, optimizer, rng
         self.settings = json.loads(to_json(settings))     # as read from a file
         self.history = History()
         self.step, self.seconds, self.sums = 0, 0.0, np.zeros(3)
-        # A function that returns loss and accuracy of some examples, and what a checkpoint has.
-        self.look, self.looked = None, None
+        self.loss, self.accuracy = None, None
 
-    def named(self, trainable=True):
-        """Return [(name, Parameter)] of the trainable parameters, or of the frozen ones."""
-        return [(n, p) for n, p in self.model.named_parameters() if p.trainable == trainable]
-
-    def frozen(self):
-        """Return a CRC-32 of all frozen parameters, which are not in the checkpoint."""
-        return crc(p.data for _, p in self.named(trainable=False))
+    def named(self):
+        """Return [(name, Parameter)] of the trainable parameters."""
+        return [(n, p) for n, p in self.model.named_parameters() if p.trainable]
 
     def save(self, path):
         """Write the checkpoint."""
         state = {"step": self.step, "seconds": self.seconds, "sums": self.sums.tolist(),
-                 "t": self.optimizer.t, "frozen": self.frozen(), "settings": self.settings,
-                 "rng": self.rng.bit_generator.state, "history": list(self.history),
-                 "look": self.look and self.look()}
+                 "t": self.optimizer.t, "settings": self.settings,
+                 "rng": self.rng.bit_generator.state, "history": list(self.history)}
         arrays = {"state": np.array(json.dumps(state))}
         for (name, p), m, v in zip(self.named(), self.optimizer.m, self.optimizer.v, strict=True):
             arrays[name] = p.data
             if m is not None:
                 arrays[f"m/{name}"], arrays[f"v/{name}"] = m, v
         write_beside(path, lambda f: np.savez(f, **arrays))
-
-    def compare(self, folder):
-        """Raise ``ValueError`` if :attr:`look` is not what it was, but for rounding."""
-        if not self.looked:
-            return
-        (loss, accuracy), (old_loss, old_accuracy) = self.look(), self.looked
-        if np.allclose((loss, accuracy), self.looked, 1e-3, 1e-6, equal_nan=True):
-            return
-        raise ValueError(f"{folder}: some examples have loss {loss:.6g} and accuracy {accuracy:.6g}"
-                         f", at the checkpoint {old_loss:.6g} and {old_accuracy:.6g}: the task's "
-                         "loss or accuracy, or the model, computes something else")
 
     def load(self, path):
         """Read a checkpoint of the same model.  Nothing changes unless all of it fits."""
@@ -125,15 +147,15 @@ class Run:
                 state = stored_json(file.zip, "state", MOST_STATE)
                 # Other arrays are not read: they may be large.
                 arrays = {key: file[key] for key in expected if headers.get(key) == expected[key]}
-            frozen, settings = state["frozen"], dict(state["settings"])
+            settings = with_fingerprint(dict(state["settings"]))
+            before = {"frozen": state["frozen"]} if "frozen" in state else settings["fingerprint"]
             rng = type(self.rng.bit_generator)()
             rng.state = state["rng"]                      # raises for a wrong state
             check_state(state, self.settings["steps"])
         except (*DAMAGE, OSError) as e:
             raise ValueError(f"{path}: not a checkpoint, or damaged ({one_line(e)})") from None
         check_same(path, settings, self.settings, "was written by a run with")
-        if frozen != self.frozen():
-            raise ValueError(f"{path}: was written by a run with other frozen weights")
+        check_fingerprint(path, before, {"frozen": frozen_crc(self.model)})
         for name, _ in self.named():
             moments = f"m/{name}", f"v/{name}"            # none before the first gradient
             for key in (name, *moments) if {*moments} & {*headers} else (name,):
@@ -151,19 +173,18 @@ class Run:
         self.optimizer.t = state["t"]
         self.rng.bit_generator.state = rng.state
         self.history[:] = state["history"]
-        self.step, self.seconds, self.looked = state["step"], state["seconds"], state["look"]
+        self.step, self.seconds = state["step"], state["seconds"]
         self.sums[:] = state["sums"]
 
 
 def check_state(state, steps):
     """Raise ``ValueError`` for numbers in a checkpoint that no run of ``steps`` steps writes."""
-    rows, step, look = state["history"], state["step"], state.setdefault("look", None) or ()
-    numbers = [step, state["seconds"], *look, *state["sums"],
-               *(x for row in rows for x in row.values())]
+    rows, step = state["history"], state["step"]
+    numbers = [step, state["seconds"], *state["sums"], *(x for row in rows for x in row.values())]
     if not (all(type(x) in (int, float) and not abs(x) > sys.float_info.max for x in numbers)
             and 0 <= step <= steps and state["t"] == step and len(state["sums"]) == 3
             and all({*row} == {*COLUMNS} and row["step"] <= step for row in rows)
-            and len(look) in (0, 2) and (rows or step < steps)):
+            and (rows or step < steps)):
         raise ValueError("its state is none that a run writes")
 
 
@@ -233,24 +254,22 @@ def open_folder(out, resume, run):
     elif not config.exists():
         raise FileNotFoundError(f"{out}: there is no run to resume")
     else:
-        before = read_json(config)
+        before = with_fingerprint(read_json(config))
         check_same(config, before, run.settings, "the run has")
         if checkpoint.exists():                           # otherwise start from step 0
             run.load(checkpoint)
-            run.compare(out)
             if run.history and not (out / "metrics.csv").exists():
                 run.history.save(out / "metrics.csv")
-        run.settings = before | run.settings              # what the command line wrote stays
+        parts = before["fingerprint"] | run.settings["fingerprint"]
+        run.settings = before | run.settings | {"fingerprint": parts}     # what was there stays
     write_beside(config, lambda f: json.dump(run.settings, f, indent=1), "w")
 
 
 def check_same(path, before, now, verb):
-    """Raise ``ValueError`` if settings have changed.  Allowed are more steps at a constant
-    learning rate, and another path of the task's file or of the functions' file."""
-    optional = dict.fromkeys(("functional_hash", "adapt", "start", "code_crc"))
-    causes = {key: now[key] for key in ("model", "seed") if key in now}    # of other weights
-    for key, value in (causes | optional | now).items():
-        if key in ("functional", "built"):
+    """Raise ``ValueError`` if settings or the fingerprint have changed.  Allowed are more steps at
+    a constant learning rate, and another path of the task's file or of the functions' file."""
+    for key, value in now.items():
+        if key in ("functional", "built", "fingerprint"):
             continue
         was = before.get(key)
         if key == "source" and (".py:" not in f"{was}{value}" or str(was).rpartition(":")[2]
@@ -259,10 +278,6 @@ def check_same(path, before, now, verb):
         longer = (key == "steps" and now["schedule"] == "constant"
                   and type(was) is int and 0 < was < value)
         if was != value and not longer:
-            hint = {"data_crc": ": other data", "trunk_crc": ": other weights",
-                    "code_crc": ": other code in a file of your own",
-                    "model_crc": ": another dropout, number of heads or the like",
-                    "functional_hash": ": --functional must name the same functions"}.get(
-                        key, ": choose another folder")
             key, was, value = (textwrap.shorten(str(x), 100) for x in (key, was, value))
-            raise ValueError(f"{path}: {verb} {key} = {was}, not {value}{hint}")
+            raise ValueError(f"{path}: {verb} {key} = {was}, not {value}: choose another folder")
+    check_fingerprint(path, before["fingerprint"], now["fingerprint"])

@@ -200,7 +200,7 @@ def kill(command, folder, rng, process):
     who = rng.choice(command.who)
     there = [] if who == "command" else session(process.pid)
     if who == "child":
-        there = [pair for pair in there if "experiments.workers" in pair[1]]
+        there = [pair for pair in there if "multiprocessing.spawn" in pair[1]]
         there = [rng.choice(there)] if there else []
     who = who if there else "command"
     for pid, _ in there or [(process.pid, "")]:
