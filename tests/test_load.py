@@ -85,7 +85,7 @@ def test_load_reads_the_runs_of_the_commands(scale, command, folder):
     assert minifpt.load(folder).run["task"] == "bit-xor"
     Path("scale.py").write_text(TRUNK.replace("x * self.w.data, x", "2 * x * self.w.data, x"))
     if "scale" in command:
-        with refused("the code of its task or trunk, .*, has changed"):
+        with refused("the run was made with other code in a file of your own"):
             minifpt.load(folder)
 
 
