@@ -256,7 +256,7 @@ def test_arms_that_differ_in_their_start_have_runs_of_their_own(tmp_path):
     compare.compare(tmp_path, ["bit-memory"], arms, [0], task_options={"bits": 8, "patch": 4},
                     options={"steps": 2}, progress=False)
     configs = [json.loads(p.read_text()) for p in tmp_path.rglob("config.json")]
-    assert sorted(c.get("start", "") for c in configs) == ["", "aligned", "opposed"]
+    assert sorted(c.get("start") or "" for c in configs) == ["", "aligned", "opposed"]
     assert [arm.full_label() for arm in arms[1:]] == [
         f"random (1x1x8, spread 1.41), {start}" for start in forms.STARTS]
 
