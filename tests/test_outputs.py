@@ -1,7 +1,6 @@
 """No command replaces a file of the user's, and a run is read back only where all of it is as it
 was."""
 
-import csv
 import json
 import shutil
 from pathlib import Path
@@ -12,7 +11,6 @@ from test_report import history
 
 import minifpt
 from minifpt import cli
-from minifpt.exercises import WRONG, Result, grade
 from minifpt.experiments import compare, pretrain, runs_table, tables
 from minifpt.experiments.runs import read_run
 from minifpt.files import outputs, plots
@@ -100,14 +98,9 @@ def contents():
     ("reproduce table3 --out c", "c/table3-rates.png"),
     ("pretrain bits --steps 1 --out w", "w.csv"),
     ("pretrain bits --steps 1 --out w --resume", "w.csv"),
-    ("grade work --out g --no-sandbox", "g/grades.csv"),
-    ("grade work --out g --no-sandbox", "g/summary.md"),
     ("new mine.py", "mine.py"), ("playground --out mine.html", "mine.html")])
 def test_a_file_of_the_user_s_is_not_replaced(here, refused, monkeypatch, line, file):
     monkeypatch.setattr(compare, "perform", None)         # refused before anything is computed
-    monkeypatch.setattr(grade, "looked", None)
-    Path("work").mkdir()
-    Path("work/anna.py").write_text("")
     path = Path(file)
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
@@ -163,24 +156,6 @@ def test_a_table_s_old_picture_of_rates_goes_but_not_the_user_s(tmp_path, monkey
     plots.save(fig, sweep)                                # as anybody's Matplotlib writes it
     compare.compare(tmp_path, ["bit-xor"], models, [0], **options)
     assert sweep.exists()
-
-
-@pytest.mark.parametrize("where", ["passed", "hint"])
-def test_a_teacher_s_changes_in_the_grades_are_not_lost(here, refused, monkeypatch, where):
-    result = Result("bias_gradient", WRONG, "Try it again.")
-    monkeypatch.setattr(grade, "judge", lambda *args: [result])
-    Path("work").mkdir()
-    Path("work/anna.py").write_text('def bias_gradient(dy):\n    return dy.sum((0, 1))\n\n\n'
-                                    'check("bias_gradient", bias_gradient)\n')
-    line = "grade work --out g --no-sandbox"
-    assert cli.main(line.split()) == 0
-    assert cli.main(line.split()) == 0                    # its own are replaced
-    with open("g/grades.csv", newline="") as f:
-        lines = list(csv.DictReader(f))
-    lines[0][where] = "yes: told me how"
-    outputs.write_csv("g/grades.csv", grade.COLUMNS, lines)
-    assert "choose another folder with --out" in refused(line)
-    assert "told me how" in Path("g/grades.csv").read_text()
 
 
 def test_a_device_is_not_an_output(refused, here):

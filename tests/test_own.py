@@ -11,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_grids import needs_sessions, session, until
 
 import minifpt
 from minifpt import cli, fast, layers, tracing
 from minifpt import functional as F
-from minifpt.exercises import apart, operations, own
+from minifpt.exercises import operations, own
 from minifpt.exercises.mistakes import MISTAKES
 
 SOURCE, SKELETON = inspect.getsource(F), own.skeleton()
@@ -314,8 +313,7 @@ def test_a_pair_that_another_of_the_librarys_calls_may_have_its_own_cache(file):
         assert verdicts[name].status == "passed", verdicts[name]
 
 
-def test_what_returns_nothing_does_not_run(file, monkeypatch):
-    monkeypatch.setattr(own, "results", lambda path: list(results(path).values()))
+def test_what_returns_nothing_does_not_run(file):
     path = file(relu_backward="dy * (cache.x > 0)")
     with pytest.raises(ValueError, match="relu_backward returns nothing"), own.using(path):
         pass
@@ -363,28 +361,6 @@ def test_need_may_be_left_alone_but_not_half_heeded(file):
     half = forward.replace("(x, w", "(x if need[0] else None, w")
     result = results(file(linear=half, linear_backward=backward))["linear_backward"]
     assert "With need = (False, True, False): It raised" in result.hint, result
-
-
-def test_the_check_prints_what_is_next(file, capsys, monkeypatch):
-    path = file(linear=body("linear"), linear_backward="return dy, dy, dy",
-                relu="while True: pass", relu_backward="return dy * (cache.x > 0)",
-                gelu="import os\n    os._exit(3)",
-                residual="print('/tmp/a/mine.py:3: here')\n    return x - branch, None",
-                softmax="x = softmax(x)")
-    monkeypatch.setattr(apart, "QUIET", 1.5)
-    assert own.check(path) == 5
-    out = capsys.readouterr().out.splitlines()
-    lines = {line.split()[3].rstrip(":"): line for line in out}
-    assert "✓ linear: done" in lines["linear"]
-    assert "wrong. dx is wrong. The result has shape" in lines["linear_backward"]
-    assert "✓ relu_backward: done" in lines["relu_backward"]    # with the library's forward pass
-    assert "is there a loop" in lines["relu"] and "exit status 3" in lines["gelu"]
-    assert "It printed: mine.py:3: here" in lines["residual"]
-    assert "RecursionError" in lines["softmax"]
-    assert out[-5] == "lesson 15  · not written: lstm, lstm_backward"
-    assert out[-2].startswith("lesson 21  · not written: rms_norm, rms_norm_backward, gelu_exact")
-    assert "Next: linear_backward, lesson 1." in out[-1]
-    assert sum("not written:" in line for line in out) == 9      # all but lesson 1, which is begun
 
 
 def test_a_function_that_was_left_out_is_not_the_next_one(file, capsys):
@@ -442,25 +418,6 @@ def test_a_variance_that_loses_its_digits_is_wrong(file):
     for seed in range(20):
         result = operations.examine(loaded.functions, "layer_norm", seed)
         assert "E[x^2] - E[x]^2 loses its digits" in result.hint, result
-
-
-@pytest.mark.parametrize(("text", "part"), [
-    ("raise KeyError('x')", "line 1: it raised KeyError"),
-    ("\nraise SystemExit(4)", "line 2: it raised SystemExit"),
-    ("def f(:", "line 1: not Python (invalid syntax)"),
-    ("import os; os._exit(5)", "exit status 5"), ("while True: pass", "is there a loop"),
-    ("return 3", "'return' outside function"), ("x = '\0'", "not Python")])
-def test_a_bad_file_is_one_line(tmp_path, monkeypatch, capsys, text, part):
-    monkeypatch.setattr(apart, "QUIET", 1.5)
-    path = tmp_path / "bad.py"
-    path.write_text(text)
-    assert cli.main(["check", path]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1 and part in err and err.count("bad.py") == 1
-
-
-def test_a_file_that_is_missing(tmp_path, fails):
-    assert "minifpt new" in fails("check", tmp_path / "none.py")
 
 
 # ------------------------------------------------------------------------------ running
@@ -597,22 +554,6 @@ def test_train_names_the_functions_that_a_model_never_called(file, capsys, unche
     assert cli.main(LINE) == 0
     out = capsys.readouterr().out
     assert "1 of its functions ran" in out and "never called relu\n" in out
-
-
-@needs_sessions
-def test_a_loop_ends_with_its_parent(tmp_path):
-    """Were the check itself killed, the reader's loop would go on for ever."""
-    pid, mine = tmp_path / "pid", tmp_path / "mine.py"
-    mine.write_text(f"import os\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\n"
-                    "while True: pass\n")
-    parent = subprocess.Popen([sys.executable, "-m", "minifpt", "check", mine])
-    try:
-        until(lambda: pid.exists() and pid.read_text())
-        parent.kill()
-        parent.wait()
-        until(lambda: not session(int(pid.read_text())))  # it began one of its own
-    finally:
-        parent.kill()
 
 
 def test_a_forward_of_another_shape_is_what_is_mended_first(file):
