@@ -92,7 +92,7 @@ def main():
     for number in args.lessons:
         lesson = next(HERE.glob(f"{number:02}_*.ipynb"), None)
         if lesson is None:
-            parser.error(f"there is no lesson {number}")
+            parser.error(f"lesson {number} does not exist")
         target = args.out / "source" / f"lesson_{number:02}" / lesson.name
         if target.exists():
             parser.error(f"{target} is there already, and is left as it is: remove it first")

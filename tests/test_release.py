@@ -56,7 +56,7 @@ def test_an_assignment_is_not_replaced(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["release.py", "99", "--out", str(tmp_path)])
     with pytest.raises(SystemExit):
         release.main()
-    assert "there is no lesson 99" in capsys.readouterr().err
+    assert "lesson 99 does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Check whole files: a functions file that ``minifpt new`` began, or a notebook of a lesson.
 
 The file runs in a process of its own: a loop or an exit in it ends that process, and a new one
-checks the other functions.  This is no sandbox: the file can do whatever its user can do.
+checks the other functions.  This is not a sandbox: the file can do whatever its user can do.
 """
 
 import ast
@@ -132,9 +132,9 @@ def load_notebook(path, stuck):
     statements, unreadable = statements_of(cells)
     exercises._load()
     lesson_of = {name: int(e.__module__[-2:]) for name, e in EXERCISES.items()}
-    asked = re.findall(r'\b(?:check|require)\("(\w+)"', "\n".join(cells))
+    checked = re.findall(r'\b(?:check|require)\("(\w+)"', "\n".join(cells))
     functions = [s.name for s in statements if isinstance(s, ast.FunctionDef)]
-    names = {*EXERCISES} & {*asked} or {*EXERCISES} & {*functions, *unreadable}
+    names = {*EXERCISES} & {*checked} or {*EXERCISES} & {*functions, *unreadable}
     if not names:
         raise ValueError(f"{path}: no cell defines an exercise of a lesson, such as bias_gradient")
     lessons = {lesson_of[name] for name in names}
@@ -216,18 +216,18 @@ def needed(name, statements):
 
 
 def check_table(table):
-    """Raise ``ValueError`` for a file that is no table of :func:`append_row`."""
+    """Raise ``ValueError`` for a file that :func:`append_row` did not write."""
     if table.exists() and read_text(table).partition("\n")[0] != ",".join(COLUMNS):
-        raise ValueError(f"{table} is there already and is no table of 'minifpt check': choose "
-                         "another name")
+        raise ValueError(f"{table} is there already, and 'minifpt check' did not write it: "
+                         "choose another name")
 
 
 def append_row(table, file, checked, error=""):
     """Append a row on a file to a CSV, which begins with its columns."""
-    count = [sum(r.status == status for r in checked) for status in (PASSED, WRONG, NOT_WRITTEN)]
-    wrong = " ".join(r.name for r in checked if r.status == WRONG)
+    counts = [sum(r.status == status for r in checked) for status in (PASSED, WRONG, NOT_WRITTEN)]
+    mistakes = " ".join(r.name for r in checked if r.status == WRONG)
     with open(table, "a", newline="", encoding="utf-8") as f:
         writer = csv.writer(f, lineterminator="\n")
         if f.tell() == 0:
             writer.writerow(COLUMNS)
-        writer.writerow([file, *count, wrong, error])
+        writer.writerow([file, *counts, mistakes, error])
