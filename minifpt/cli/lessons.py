@@ -48,8 +48,8 @@ def new(args):
     description="Check each function of your own file, or each exercise of a notebook: done, wrong "
                 "(with a hint) or not written. The last line names the next function. Of a "
                 "notebook, only the functions and what they need are run. Each file runs in a "
-                f"process of its own, where a function may take {checking.SECONDS} s. This is not a "
-                "sandbox: check only files that you would run.")
+                f"process of its own, where a function may take {checking.SECONDS} s. This is not "
+                "a sandbox: check only files that you would run.")
 def check(args):
     if args.csv:
         checking.check_table(args.csv)
