@@ -4,6 +4,7 @@ The quick tests read files.  ``pytest -m slow tests/test_lessons.py`` runs every
 needs the extras ``lessons`` and ``dev``.
 """
 
+import inspect
 import itertools
 import json
 import math
@@ -300,7 +301,7 @@ def test_a_curve_says_whose_functions_it_shows(tmp_path, monkeypatch, capsys):
     own.put("mine.py", linear)
     with written("mine.py", *names) as whose:
         assert whose == "yours: linear; the library's: linear_backward"
-        assert F.linear(np.ones((1, 2)), np.ones((2, 3)), 0.0)[0].shape == (1, 3)
+        assert F.linear(np.ones((1, 2)), np.ones((2, 3)), np.ones(3))[0].shape == (1, 3)
     assert "linear: passed" in capsys.readouterr().out
     own.put("mine.py", linear_backward)
     with pytest.raises(ValueError, match="linear_backward is wrong"), written("mine.py", *names):
@@ -364,7 +365,7 @@ def test_each_wrong_line_of_a_worksheet_changes_the_function(number):
         is_operation = own.FUNCTIONS.get(name) == number
         solution = vars(F)[name] if is_operation else EXERCISES[name].solution
         for code, answer in variants:
-            exec(code, scope := dict(solution.__globals__))
+            exec(code, scope := dict(inspect.unwrap(solution).__globals__))
             full[name] = scope[name]
             result = (operations.examine(full, name, 0) if is_operation
                       else examine(name, scope[name], 0))
