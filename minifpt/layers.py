@@ -164,6 +164,13 @@ def named_layers(layer, name="", ids=None):
                 yield from named_layers(child, f"{name}.{key}".lstrip("."), ids)
 
 
+def check_exports(model):
+    """Raise ``ValueError`` if a model has layers, such as adapters, that Transformers lacks."""
+    if not all(getattr(layer, "exports", True) for _, layer in named_layers(model)):
+        raise ValueError("save: the model has adapters, which Transformers' models lack: merge "
+                         "low-rank ones with adapters.merge(model)")
+
+
 class Linear(Layer):
     """An affine map: ``y = x @ weight + bias``, weight (n_in, n_out), bias (n_out,)."""
 

@@ -37,7 +37,7 @@ def language(text, out, **kw):
 def test_the_weight_file_has_its_config_and_its_source(text, tmp_path, name):
     history = language(text, tmp_path / name)
     path = (tmp_path / name).with_suffix(".npz")
-    config, _ = weights.load(path)
+    config, _ = weights.read(path)
     arrays = arrays_of(path)
     assert {k: config[k] for k in SHAPE} == SHAPE and config["dropout"] == 0.1
     assert config["source"] == "language" and config["text"] == ["a.txt", "b.txt"]
@@ -80,7 +80,7 @@ def test_a_killed_pretraining_resumes_to_the_same_bits(text, tmp_path):
 
 def test_a_shape_is_taken_and_kept_in_the_file(text, tmp_path):
     language(text, tmp_path / "w", shape="2x4x16")
-    config, _ = weights.load(tmp_path / "w.npz")
+    config, _ = weights.read(tmp_path / "w.npz")
     expected = SHAPE | {"n_layer": 2, "n_head": 4, "n_embd": 16}
     assert {k: config[k] for k in SHAPE} == expected and "--shape 2x4x16" in config["command"]
     parameters = dict(minifpt.GPT2.from_pretrained(tmp_path / "w.npz").named_parameters())
@@ -93,7 +93,7 @@ def test_a_shape_is_taken_and_kept_in_the_file(text, tmp_path):
 
 def test_shorter_passages_leave_the_later_positions_untrained(text, tmp_path):
     language(text, tmp_path / "w", tokens=9)
-    config, _ = weights.load(tmp_path / "w.npz")
+    config, _ = weights.read(tmp_path / "w.npz")
     start = minifpt.GPT2(minifpt.GPT2Config(**SHAPE), seed=2).wpe.weight.data
     rows = arrays_of(tmp_path / "w.npz")["wpe.weight"]
     is_trained = np.abs(rows - start).max(axis=1) > 1e-4

@@ -312,7 +312,7 @@ def pretrained(book, tmp_path, monkeypatch):
     ("bits", True, False), ("images", True, False), ("vision", False, False)])
 def test_each_source_pretrains_a_trunk_that_loads(pretrained, source, causal, table):
     path = pretrained(source)
-    config, tensors = weights.load(path)
+    config, tensors = weights.read(path)
     assert config["causal"] is causal and ("wte.weight" in tensors) is table
     last = minifpt.History.load(path.with_suffix(".csv"))[-1]
     assert f"pretrain {source} --steps 2" in config["command"] and config["source"] == source

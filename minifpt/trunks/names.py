@@ -20,7 +20,6 @@ from ..freeze import FreezeMask
 from ..gpt2 import GPT2, SHAPES, GPT2Config
 from ..layers import standard_normal
 from ..users import message, shown, users_code
-from ..weight_files import check_size, config_of
 from . import bert, forms, llama_files
 from .base import check_trunk
 from .llama import Llama
@@ -319,9 +318,9 @@ class TrunkSpec:
                     return bert.read_config(path, dropout)
                 if llama_files.is_llama(self.name):
                     return llama_files.load(path, dropout)[0]
-                settings, tensors = weights.load(path, dropout)
-                config = config_of(settings, path, GPT2Config)
-                check_size(path, config, tensors)
+                settings, tensors = weights.read(path, dropout)
+                config = weights.config_of(settings, path, GPT2Config)
+                weights.check_size(path, config, tensors)
                 return config
             except FileNotFoundError:
                 if self.name not in SHAPES:
