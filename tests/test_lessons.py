@@ -293,7 +293,7 @@ def test_a_curve_says_whose_functions_it_shows(tmp_path, monkeypatch, capsys):
     own.put("mine.py", linear)
     with written("mine.py", *names) as whose:
         assert whose == "yours: linear; the library's: linear_backward"
-        assert F.linear(np.ones((1, 2)), np.ones((2, 3)), 0.0)[0].shape == (1, 3)
+        assert F.linear(np.ones((1, 2)), np.ones((2, 3)), np.ones(3))[0].shape == (1, 3)
     assert "linear: passed" in capsys.readouterr().out
     own.put("mine.py", linear_backward)
     with pytest.raises(ValueError, match="linear_backward is wrong"), written("mine.py", *names):

@@ -141,7 +141,8 @@ def put(path, *functions):
                    for name, node in functions_of(source).items()
                    if name in nodes and is_stub(nodes[name])}
         else:
-            new = {function.__name__: inspect.getsource(function).rstrip()}
+            source = inspect.getsource(function)
+            new = {function.__name__: ast.get_source_segment(source, ast.parse(source).body[0])}
         if missing := set(new) - set(nodes):
             raise ValueError(f"{path}: it has no function {', '.join(missing)}")
         lines = text.removesuffix("\n").split("\n")       # splitlines would cut at form feeds
@@ -286,7 +287,7 @@ def _running(reader, simple, mine, pair):
             raise
         except Exception as e:
             if mine:
-                line = lines_of(e, getattr(function, "__code__", None))[1]
+                line = lines_of(e, getattr(inspect.unwrap(function), "__code__", None))[1]
                 raise Raised(f"{reader.path}, line {line}: {name} raised {one_line(e)}") from e
             if not reader.calls:                             # nothing of the reader's has run yet
                 raise
