@@ -380,7 +380,7 @@ def replaced(wrap):
                             table, simple.__name__, wrap(op, simple, back, ours)))
         for key, pair in list(layers.ACTIVATIONS.items()):
             op = getattr(pair[0], "__name__", key)
-            simple = OPERATIONS[op] if pair[0].__module__ == fast.__name__ else pair
+            simple = OPERATIONS[op] if pair[0].__module__ in (F.__name__, fast.__name__) else pair
             undo.enter_context(swapped(layers.ACTIVATIONS, key, tuple(
                 wrap(op, *each) for each in zip(simple, (False, True), pair, strict=True))))
         yield

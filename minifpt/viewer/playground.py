@@ -50,7 +50,7 @@ def playground(model=MODEL, task="bit-xor", tour=None):
     for _, p in trunk.named_parameters():
         p.data = p.data.astype(np.float16).astype(np.float64)
     arrays = {name: p.data for name, p in trunk.named_parameters()}
-    config, tensors = weights.load(weights.find(spec.name)) if spec.kind == "weights" else ({}, {})
+    config, tensors = weights.read(weights.find(spec.name)) if spec.kind == "weights" else ({}, {})
     if "wte.weight" in tensors and tensors["wte.weight"].shape[0] == 256:      # letters as bytes
         arrays["wte.weight"] = LanguageModel.from_pretrained(spec.name).wte.weight.data
     data = {"version": __version__, "task": task, "tour": tour,
