@@ -88,7 +88,7 @@ def contents():
     ("steps r0 --html mine.py", "mine.py"),
     (f"steps bit-xor {TINY.replace('--steps 4', '')}", "bit-xor-step.html"),
     ("steps r0 --still mine.png", "mine.png"),
-    ("steps r0 --still mine.svg --every 1", "mine-film.svg"),
+    ("steps r0 --still mine.svg", "mine.svg"),
     ("compare r0 r1 --out c", "c/table.md"),
     ("compare r0 r1 --out c", "c/runs.csv"),
     ("compare r0 r1 --out r0", "r0/curves.png"),

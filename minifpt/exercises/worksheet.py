@@ -15,10 +15,10 @@ import numpy as np
 
 from .. import checks
 from ..files import read_text, save_text
-from ..viewer.rewriting import rewrite
 from . import EXERCISES, _load, _sentence, own
 from .notebooks import cell, text_of
 from .operations import OPERATIONS
+from .rewriting import rewrite
 
 QUESTIONS = ("In each function one line may be wrong; some are right as they stand. Which line? "
              "What should it be? What does the mistake do to the result, and which data would show "

@@ -170,52 +170,25 @@ function live_data(engine, model, task, batch, settings) {
   }
   const y = shaped(Int32Array.from(batch.y), k > n ? [B, n, k / n] : [B, n]);
   return {...settings, loss, accuracy, steps, sources, arrays, counts, tokens: task.tokens, batch: B,
-    checked: B, names: task.names, texts: [], images: null, runs: [], unseen: [], breaks: [],
+    names: task.names, texts: [], images: null, runs: [], unseen: [], breaks: [],
     x: add(batch.x, AXES[3]), y: add(y, ["example", "token", "choice"].slice(0, y.shape.length)),
-    adam: null, film: null, losses: [], differences: {step: [], name: [], at: [], floats: ""},
-    difference: differences_of(engine, model, batch, records)};
+    adam: null, losses: [], differences: [], unchecked: "",
+    difference: differences_of(engine, model, batch)};
 }
 
-// A gradient's entry, computed again in float64, against (L(x + h) − L(x − h)) / 2h.
-function differences_of(engine, model, {x, y}, records) {
-  const double = engine.converted(model, Float64Array), h = 1e-5;
+// An entry of a parameter's gradient, computed again in float64, against (L(x + h) − L(x − h)) / 2h.
+function differences_of(engine, model, {x, y}) {
+  const double = engine.converted(model, Float64Array);
   const wide = {x: shaped(Float64Array.from(x), x.shape), y};
-  let exact = null;
-  return (number, name, at) => {
-    exact = exact || record(engine, double, wide).records;
-    const {op, layer, result} = exact[number], n = name.slice(1), heads = op === "attention";
-    const ahead = exact.find(r => !r.back && r.op === op && r.layer === layer);
-    const input = heads ? 0 : NAMES[op].indexOf(n), shape = ahead.inputs[input].shape;
-    const grad = result[input];
-    let index = at.reduce((sum, v, i) => sum * shape[i] + v, 0);
-    if (heads) {
-      const [B, T, C3] = shape, C = C3 / 3, D = C / ahead.inputs[1], [b, head, t, d] = at;
-      index = (b * T + t) * C3 + "qkv".indexOf(n) * C + head * D + d;
-    }
-    if (op === "cross_entropy" && at.length === 4)        // logits (B, T, choices x classes)
-      index = (at[0] * shape[1] + at[1]) * shape[2] + at[2] * ahead.result[1].p.shape[1] + at[3];
-    // What a residual connection reads goes two ways: it is nudged where it was made.
-    const maker = op === "residual" && n === "x" ? exact.find(r => !r.back &&
-      r.result[0] === ahead.inputs[0]) : null;
-    const nudged = (values, by) => {
-      const copy = shaped(values.slice(), values.shape);
-      copy[index] += by;
-      return copy;
-    };
-    const loss = by => {
-      const call = (f, own, inputs) => {
-        const here = f.name === op && own === layer && !maker;
-        const out = f(...inputs.map((v, i) => here && i === input ? nudged(v, by) : v));
-        return maker && f.name === maker.op && own === maker.layer ?
-          [nudged(out[0], by), out[1]] : out;
-      };
-      const [logits] = engine.forward(double, wide.x, call);
-      return engine.cross_entropy(op === "cross_entropy" ? nudged(logits, by) : logits, y)[0];
-    };
-    const numerical = (loss(h) - loss(-h)) / (2 * h), value = grad[index];
-    const size = Math.sqrt(E.dot(grad, grad) / grad.length);
-    return {value, numerical, nudge: h, noise: 0, scale: size, error: Math.abs(value - numerical) /
-      Math.max(Math.abs(value), Math.abs(numerical), size, 1e-7)};
+  engine.learn(double, wide);
+  return ({parameter}, at) => {
+    if (!parameter) return null;
+    const {grad, data} = double.parameters[parameter];
+    const index = at.reduce((sum, v, i) => sum * data.shape[i] + v, 0), value = grad[index];
+    const numerical = engine.numerical_gradient(double, wide, parameter, index);
+    const scale = Math.sqrt(E.dot(grad, grad) / grad.length);
+    return {value, numerical, nudge: engine.NUDGE, scale, error: Math.abs(value - numerical) /
+      Math.max(Math.abs(value), Math.abs(numerical), scale, 1e-7)};
   };
 }
 

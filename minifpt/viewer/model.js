@@ -101,14 +101,15 @@ function accuracy(logits, y) {
 }
 
 // The slope of the loss along one number of a parameter, from two losses beside it.
-function numerical_gradient(model, batch, name, index, nudge = 1e-5) {
+const NUDGE = 1e-5;
+function numerical_gradient(model, batch, name, index) {
   const {data} = model.parameters[name], value = data[index];
-  data[index] = value + nudge;
+  data[index] = value + NUDGE;
   const {loss: above} = evaluate(model, batch);
-  data[index] = value - nudge;
+  data[index] = value - NUDGE;
   const {loss: below} = evaluate(model, batch);
   data[index] = value;
-  return (above - below) / (2 * nudge);
+  return (above - below) / (2 * NUDGE);
 }
 
 // ---------------------------------------------------------------------------- optim

@@ -14,7 +14,7 @@ from ..gpt2 import GPT2, LanguageModel
 from ..trunks import forms
 from ..trunks.names import TrunkSpec
 from . import encoded, fill, formulas, read, to_json
-from .faults import FAULTS
+from .checking import BREAKS, broken
 from .frames import source_of
 from .steps import page_with
 
@@ -64,12 +64,12 @@ def playground(model=MODEL, task="bit-xor", tour=None):
             "weights": encoded(np.concatenate([a.ravel() for a in arrays.values()]).astype("<f2")),
             "heads": heads_of(),
             "reference": reference(trunk), "operations": operations(), "stations": stations(),
-            "faults": [fault._asdict() for fault in FAULTS if fault.javascript],
+            "faults": faults(),
             "stepper": re.sub(r"\n\s*(//.*\n\s*)*", "\n", page_with("live", "One step"))}
     return fill("playground.html", {
         "TITLE": "A transformer that trains in this page", "DATA": to_json(data),
         "STYLE": read("playground.css"), "ENGINE": "".join(map(read, ENGINE)),
-        "WORKER": read("worker.js"), "FAULTS": read("faults.js"),
+        "WORKER": read("worker.js"),
         "SCRIPT": "".join(map(read, PAGE))})
 
 
@@ -115,6 +115,19 @@ def operations():
             "back": {name: formula._asdict() | {"text": formulas.text_of(again, f"d{name}")}
                      for name, formula in back.items()}}
     return pages
+
+
+def faults():
+    """Return the faults that the page can make, each with its right and its wrong line."""
+    rows = []
+    for it in BREAKS:
+        faulty = broken(it)
+        lines = dict(source_of(vars(functional)[f"{it.op}_backward"])["lines"])
+        first, last = faulty.lines
+        cut = "\n".join(lines[n].strip() for n in range(first, last + 1))
+        rows.append({"id": it.id, "title": it.title, "op": it.op, "why": it.why, "cut": cut,
+                     "put": faulty.text})
+    return rows
 
 
 def check(name, trunk):

@@ -87,8 +87,7 @@ function homeFrame() {
 }
 const KEYS = [["→ ←", "the next operation, the one before"],
   ["↓ ↑", "the next block, the one before"], ["L", "the loss"], ["Home", "the start"],
-  ...(D.adam ? [["A", "Adam, the end of the step"]] : []), ...(D.film ? [["F",
-    "the training as a film; there → ← move through it, Space plays and pauses"]] : []),
+  ...(D.adam ? [["A", "Adam, the end of the step"]] : []),
   ...(D.breaks.length ? [["1 … 5", "break the backward pass; once more mends it"]] : []),
   ["Tab", "into the matrices: there the arrows read numbers, and Enter shows where one comes " +
     "from; Escape closes the answer, then leaves the matrix"]];
@@ -168,13 +167,11 @@ function render() {
   const focus = active.dataset.key ? `[data-key="${active.dataset.key}"]` :
     active.closest("#ribbon") ? "#ribbon .now" : null;  // what had the keyboard has it again
   tip();
-  if (D.film) pause();
   drawings = []; state.terms = [];
   ribbon(); breaks();
   const content = {home: homeFrame, loss: lossFrame, rest: restFrame, adam: () => adamFrame(),
-    film: () => filmFrame(), step: () => stepFrame(S[f.i])}[f.kind]();
+    step: () => stepFrame(S[f.i])}[f.kind]();
   document.getElementById("frame").replaceChildren(...content.filter(Boolean));
-  if (f.kind === "film") { film(); if (!state.frame && !STILL.matches) play(); }
   if (state.asked && f.kind === "step" && state.asked.step === f.i) answer();
   const again = focus && document.querySelector(focus);
   if (again) again.focus({preventScroll: true});
@@ -220,13 +217,10 @@ function block(direction) {                 // the next group of the ribbon, in 
 document.addEventListener("keydown", e => {
   if (e.ctrlKey || e.metaKey || e.altKey) return;
   if (e.target.matches("input, .list, #stack ol") && /^(Arrow|Page)/.test(e.key)) return;
-  if (e.key === " " && e.target.id === "film") { playing ? pause() : play(); e.preventDefault(); }
   const act = {ArrowRight: () => step_to(1), ArrowLeft: () => step_to(-1),
     ArrowDown: () => block(1), ArrowUp: () => block(-1), Home: () => go(0),
     Escape: () => state.asked ? close() : LIVE && parent.close_step(), l: () => go(frameOf.loss),
-    a: () => D.adam && go(frameOf.adam), End: () => go(frames.length - 1),
-    f: () => { if (D.film) { go(frameOf.film); document.getElementById("film").focus(); }
-    }}[e.key.length === 1 ? e.key.toLowerCase() : e.key];
+    a: () => D.adam && go(frameOf.adam), End: () => go(frames.length - 1)}[e.key.length === 1 ? e.key.toLowerCase() : e.key];
   const n = "12345".indexOf(e.key);
   if (act) act(); else if (n >= 0 && n < D.breaks.length) toggle(n); else return;
   e.preventDefault();
@@ -244,6 +238,5 @@ document.getElementById("keys").append(...KEYS.slice(0, -1).map(([k, t]) => el("
 DARK.addEventListener("change", render);
 for (const [event, on] of [["beforeprint", true], ["afterprint", false]])
   window.addEventListener(event, () => { printing = on; render(); });
-window.addEventListener("resize", () => { if (frames[state.at].kind === "film") film(); });
 render();
 if (has_address) visit();
