@@ -657,7 +657,6 @@ def test_the_address_holds_the_state_and_back_undoes_a_step(page, visit):
     other = visit(page.url.partition("#")[1] + page.url.partition("#")[2])
     assert state(other) == s and other.evaluate("S.seed") == 3
     page.evaluate("history.back()")
-    wait(page, "S.open === null && !stepper.open")        # Back closes the step at once
     wait(page, "playground.state().learning_rate === 0.003")
     page.go_back()
     wait(page, "playground.state().faults.length === 0")
@@ -711,81 +710,15 @@ def test_a_token_that_is_clicked_keeps_its_lines(page):
         wait(page, f"location.hash.includes('look=7') === {str(needed > 0).lower()}")
 
 
-# ---------------------------------------------------------------------- the open operation
-
-
-@pytest.fixture
-def opened(page):
-    """(page, the frame of the step page inside) after 40 steps, open at block 1's layer norm."""
-    page.evaluate("playground.train(40)")
-    wait(page, "latest.step === 40 && !running")
-    page.get_by_role("button", name="open block 1: norm before attention").first.click()
-    page.frame_locator("#frame").locator("#frame h2").wait_for()
-    return page, next(f for f in page.frames if f != page.main_frame)
-
-
-def test_a_part_opens_its_operation_with_the_numbers_of_this_step(opened):
-    page, inside = opened
-    assert inside.locator("#frame h2").inner_text() == "norm before attention of block 1"
-    assert "step 41" in inside.locator("#facts").inner_text()
-    assert "def layer_norm(" in inside.locator(".source").inner_text()
-    ours = page.evaluate("""() => plain(E.forward(models[0].model,
-        E.batch_of(TASKS[S.task], [example]).x)[1].outputs["trunk.h.0.ln_1"])""")
-    theirs = inside.evaluate("""() => { const a = array(S[frames[state.at].i].out[0].array);
-        return {values: Array.from(a.values), shape: a.shape}; }""")
-    ours, theirs = (np.reshape(a["values"], a["shape"]) for a in (ours, theirs))
-    assert np.allclose(theirs[:1], ours, rtol=1e-5, atol=1e-6)
-
-
-def test_every_gradient_agrees_with_its_finite_difference_on_demand(opened):
-    _, inside = opened
-    rows = inside.evaluate("""() => S.filter(s => s.back).flatMap(s => s.out.filter(
-        p => p.parameter).map(p => {
-        const a = array(p.array), at = a.shape.map(n => Math.floor(n / 2)), d = D.difference(p, at);
-        return [d.error, Math.abs(d.value - valueAt(a, at)) / d.scale]; }))""")
-    assert len(rows) == 15
-    assert max(error for error, _ in rows) < 1e-5 and max(off for _, off in rows) < 1e-3
-
-
-def test_every_live_sum_adds_up(opened):
-    _, inside = opened
-    rows = inside.evaluate("""() => S.flatMap(s => s.out.flatMap(p => {
-        if (!p.formula || !p.formula.over) return [];
-        const a = array(p.array), at = a.shape.map(n => Math.floor(n / 2));
-        const {all, plus} = products(p.formula, at);
-        return [[all.reduce((t, x) => t + x.product, 0) + (plus ? plus.product : 0),
-                 valueAt(a, at), Math.max(...all.map(x => Math.abs(x.product)))]]; }))""")
-    assert len(rows) == 42
-    assert all(abs(total - value) <= 1e-5 * largest for total, value, largest in rows)
-
-
-def test_the_path_from_a_weight_to_the_loss(opened):
-    page, inside = opened
-    inside.evaluate("""() => { const i = S.findIndex(s => s.back &&
-        s.name === "trunk.h.0.ln_1.layer_norm"); go(frameOf[i]);
-        state.asked = {step: i, name: "dw", at: [7]}; answer(); }""")
-    assert "they agree" in inside.locator("#asked").inner_text()
-    inside.locator("[data-key=toLoss]").click()
-    assert inside.locator("#frame h2").inner_text() == "loss, backward"
-    path = inside.locator("#asked h3").inner_text()
-    assert path.startswith("dw[7] ← dx[") and "← dlogits[" in path
-    page.keyboard.press("Escape")                         # the answer, then the step
-    page.keyboard.press("Escape")
-    wait(page, "!stepper.open && S.open === null")
-
-
-def test_the_bits_and_the_open_operation_are_in_the_address(opened, file, visit):
-    page, _ = opened
+def test_the_bits_are_in_the_address(page, file, visit):
     page.evaluate("playground.set({bits: [1, 1, 0, 0, 1, 0, 1, 0, 1, 1]})")
     wait(page, "location.hash.includes('bits=1100101011')")
-    assert "open=h.0.ln_1" in page.evaluate("location.hash")
     other = visit(page.evaluate("location.hash"))
-    other.frame_locator("#frame").locator("#frame h2").wait_for()
+    wait(other, "latest !== null")
     assert other.evaluate("example.bits.join('')") == "1100101011"
     other.goto(file.as_uri() + f"#task=bit-memory&bits={'110' * 12}.2.{'10' * 6}")
     wait(other, "latest !== null && S.task === 'bit-memory'")
     assert other.evaluate("[example.which, example.visible.join('')]") == [2, "10" * 6]
-    assert not other.evaluate("stepper.open")
     other.evaluate("playground.set({task: 'bit-xor'})")   # its bits are of another length
     wait(other, "latest !== null && S.task === 'bit-xor'")
     other.evaluate("playground.set({seed: 5, look: 3})")
@@ -795,5 +728,3 @@ def test_the_bits_and_the_open_operation_are_in_the_address(opened, file, visit)
     other.goto(file.as_uri() + "#seed=5&look=1.5")
     wait(other, "latest !== null")
     assert other.evaluate("[example.bits.join(''), S.look]") == [bits, 1]
-    page.evaluate("history.back()")
-    wait(page, "S.open === null && !stepper.open")        # Back closes the step at once

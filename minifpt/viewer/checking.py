@@ -54,23 +54,25 @@ def broken(it):
 def breaks(t, model, task, x, y, rng, rows):
     """Return what each of ``BREAKS`` does to the gradients of a step whose trace is ``t``, and to
     the entries of ``rows``: {title, op, why, lines, instead, wrong, first, values}, with ``wrong``
-    as {backward step: relative error} and ``first`` as the first of these steps."""
-    right, results = [step for step in t.steps if step.backward], []
+    as {backward step: relative error} and ``first`` as the first of these steps.  A model that runs
+    other operations each time has none."""
+    right, results = {i: step for i, step in enumerate(t.steps) if step.backward}, []
     for it in BREAKS:
         faulty = broken(it)
         with tracing.swapped(tracing.OPERATIONS, it.op, (vars(F)[it.op], faulty.function)):
             again = [step for step in traced(model, task, x, y, rng).steps if step.backward]
-        wrong, values = {}, {}
-        for step, step_again in zip(right, again, strict=True):
-            number = t.steps.index(step)
-            values[number] = formulas.gradients(step_again)
-            errors = map(largest_error, grads_of(step_again), grads_of(step))
-            if (error := max(errors, default=0.0)) > TOLERANCE:
-                wrong[number] = error
+        if [step.name for step in again] != [step.name for step in right.values()]:
+            return []
+        again = dict(zip(right, again, strict=True))
+        errors = {i: max((float(np.max(relative(a, b, rms(b)), initial=0.0)) for a, b in zip(
+            grads_of(again[i]), grads_of(step), strict=True)), default=0.0)
+            for i, step in right.items()}
+        wrong = {i: error for i, error in errors.items() if error > TOLERANCE}
         results.append({
             "title": it.title, "op": it.op, "why": it.why, "lines": faulty.lines,
             "instead": faulty.text, "wrong": wrong, "first": min(wrong, default=None),
-            "values": [float(values[row["step"]][row["name"]][tuple(row["at"])]) for row in rows]})
+            "values": [float(formulas.gradients(again[row["step"]])[row["name"]][row["at"]])
+                       for row in rows]})
     return results
 
 
@@ -89,11 +91,6 @@ def grads_of(step):
     """Return the gradients that a backward step gave."""
     output = step.output if isinstance(step.output, tuple) else (step.output,)
     return [grad for grad in output if grad is not None]
-
-
-def largest_error(a, b):
-    """Return the largest error of ``a`` relative to ``b``, entry by entry."""
-    return float(np.max(relative(a, b, rms(b)), initial=0.0))
 
 
 def relative(a, b, scale):

@@ -110,7 +110,7 @@ const STARTS = {drawn: "random", aligned: "orange", opposed: "blue"};      // of
 const RANDOM = {0.1: "too small", 0.55: "random"};
 const DEFAULTS = {task: D.task, weights: "pretrained", scale: 1.4, angle: 90,
   start: "drawn", ...TASKS[D.task].settings, seed: 0, frozen: FPT, fault: null, tab: "settings",
-  pace: 0, look: null, open: null, bits: null, cut: [], follow: false, tour: null, beamer: false,
+  pace: 0, look: null, bits: null, cut: [], follow: false, tour: null, beamer: false,
   race: [["pretrained", 1.4, "drawn"], ["random", 0.55, "drawn"], ["random", 0.1, "drawn"]]};
 const S = {...DEFAULTS};                   // what the URL holds
 let models = [], latest = null, shown = 0, dirty = true, layout = null;
@@ -206,7 +206,7 @@ function refill(box, children) {
 }
 const say = text => { by("said").textContent = text; };
 
-const QUIET = ["open", "bits", "look", "cut", "follow"];   // settings of the picture alone
+const QUIET = ["bits", "look", "cut", "follow"];   // settings of the picture alone
 function set(values, replace = false) {
   const before = JSON.stringify(lanes_of()), changed = Object.keys(values).filter(
     k => JSON.stringify(S[k]) !== JSON.stringify(values[k]));
@@ -215,7 +215,6 @@ function set(values, replace = false) {
   if (changed.includes("task") && !("bits" in values)) S.bits = null;
   if (changed.includes("task") && !("cut" in values)) S.cut = [];
   write_address(replace);
-  if (changed.includes("open")) show_step();
   if (changed.includes("tour")) {          // what the station before it began is over
     running = false;
     flipped = null;
@@ -257,11 +256,8 @@ by("flow").prepend(el("div", {class: "row"}, el("span", {class: "part head"}, "b
 body.append(...ROWS.map(row => {
   row.button = el("button", {class: "part", onclick: () => toggle(row.part)});
   row.back = el("span", {class: "back"});
-  const open = el("button", {class: "open", onclick: () => set({open: row.part}),
-    "aria-label": `open ${name_of(row.part)}: its source and the numbers of this step`,
-    title: "open: its source and the numbers of this step"}, "ƒ");
   row.line = el("div", {class: "row", style: `height:${row.height}px`}, el("span", {class: "names"},
-    row.button, open), el("span"), row.back);
+    row.button), el("span"), row.back);
   return row.line;
 }));
 const BRACKETS = blocks.map((_, i) => el("span", {class: "block", "aria-hidden": "true"}, `block ${i + 1}`));

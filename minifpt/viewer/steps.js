@@ -1,6 +1,4 @@
-// The playground opens this page with the numbers of its own step.
-const DATA = document.getElementById("data").textContent, LIVE = DATA === "live";
-const D = LIVE ? parent.live_step() : JSON.parse(DATA);
+const D = JSON.parse(document.getElementById("data").textContent);
 const SHORT = {linear: "lin", layer_norm: "ln", attention: "attn", softmax: "soft", dropout: "drop",
   residual: "+", positions: "pos", last_tokens: "last", cross_entropy: "CE", log_sum_exp: "lse",
   embedding: "emb", unembedding: "unemb", gelu_exact: "gelu"};
@@ -10,7 +8,7 @@ const TOLERANCE = 1e-6;
 const LATE = ["residual", "last_tokens"];   // run back out of the strip's order
 const WAITS = "The lower row of the strip runs from right to left, but + and last wait for the " +
   "branch that stands left of them.";
-const state = {at: 0, all: LIVE, example: 0, head: 0, open: new Set(), broken: null, asked: null, row: null,
+const state = {at: 0, all: false, example: 0, head: 0, open: new Set(), broken: null, asked: null, row: null,
   terms: [], path: [], entry: 0, entryAt: null, from: null};
 let drawings = [];                          // what draws the matrices of this frame once more
 
@@ -70,7 +68,7 @@ S.forEach((s, i) => {
 if (firstBack < 0) frames.push({kind: "loss"});
 const rest = forward.filter(i => S[i].partner === null && S[i].inside === null);
 if (rest.length) frames.push({kind: "rest"});
-if (D.adam) frames.push({kind: "adam"});
+frames.push({kind: "adam"});
 const frameOf = {};
 frames.forEach((f, n) => { frameOf[f.kind === "step" ? f.i : f.kind] = n; });
 // The short path, which the arrows follow at first: the kinds of operation, once each.

@@ -55,8 +55,10 @@ class Steps:
         rows = (f"<li>{'back: ' * s['back']}{html.escape(s['name'])}" + "".join(
             f", {html.escape(p['name'])} {self.data['arrays'][p['array']]['shape']}"
             for p in s["out"] if "array" in p) + "</li>" for s in self.data["steps"])
-        return page_with(to_json(self.data), html.escape(self.data["title"]),
-                         f"<ol>{''.join(rows)}</ol>")
+        page, style, *scripts = PAGE
+        return fill(page, {"TITLE": html.escape(self.data["title"]), "STYLE": read(style),
+                           "LIST": f"<ol>{''.join(rows)}</ol>", "DATA": to_json(self.data),
+                           "SCRIPT": "\n".join(map(read, scripts))})
 
     def save(self, path):
         """Write the HTML file, in one rename; return its size in bytes."""
@@ -78,13 +80,6 @@ class Steps:
     def array(self, number):
         """Return an array of the file, by its number."""
         return stored_array(self.data, number)
-
-
-def page_with(data, title, listing=""):
-    """Return the page around its data; the playground opens it with the data ``live``."""
-    page, style, *scripts = (name for name in PAGE if data != "live" or name != "steps_after.js")
-    return fill(page, {"TITLE": title, "LIST": listing, "STYLE": read(style),
-                       "SCRIPT": "\n".join(map(read, scripts)), "DATA": data})
 
 
 def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", differences=60,

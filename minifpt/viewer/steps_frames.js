@@ -22,7 +22,7 @@ function doc(text) {
 function source(step) {
   const s = D.sources[step.source], ran = D.runs[step.run] || {};
   const b = step.back && fault(), wrong = b && step.op === b.op && s.module === "minifpt.functional" ? b : null;
-  const head = el("h3", {}, `Source, as it ${LIVE ? "runs in Python" : "ran"} ` +
+  const head = el("h3", {}, "Source, as it ran " +
     `(${s.module.replace(/\./g, "/")}.py)`);
   if (!s.lines.length) return el("div", {}, head, el("p", {}, "Its source is not at hand."));
   let indent = "", after = false;                        // below the fault the shapes are not those that ran
@@ -131,7 +131,7 @@ function head(title, ...badges) {           // title: text, or a step
   const [next, back] = [1, -1].map(beside);
   return el("div", {class: "top"}, el("h2", {"data-name": name || title}, name ? words(title) : title),
     name ? el("code", {class: "where"}, title.name) : null, badges, el("span", {class: "go"},
-      LIVE ? null : el("button", {"data-key": "all", onclick: () => {
+      el("button", {"data-key": "all", onclick: () => {
         state.all = !state.all;
         render();
       }}, state.all ? `The short path of ${path.length}` : `All ${frames.length} screens`),
@@ -210,14 +210,14 @@ function answer() {
   if (!box || !q) return;
   const step = S[q.step], part = partOf(q);
   const a = array(part.array), value = valueAt(a, q.at), f = part.formula;
-  const d = step.back && (LIVE ? D.difference(part, q.at) : (checks[q.step] || []).find(
-    d => "d" + d.name === q.name && d.at.every((v, i) => v === q.at[i])));
+  const d = (checks[q.step] || []).find(d => "d" + d.name === q.name &&
+    d.at.every((v, i) => v === q.at[i]));
   const rows = [["in the step", a.dtype === "<f8" ? "float64" : "float32", num(value, 7)]];
   const b = fault();
   if (d) {
     rows.push(["the same step", "float64", num(d.value, 10)],
       ["(L(x + h) − L(x − h)) / 2h", `h = ${num(d.nudge, 1)}`, num(d.numerical, 10)],
-      ["relative error", "", num(d.error, 2), d.error <= (LIVE ? 1e-4 : TOLERANCE)]);
+      ["relative error", "", num(d.error, 2), d.error <= TOLERANCE]);
     if (b) {
       const error = errorOf(b.values[d.n], d);
       rows.push([`with the fault: ${b.title}`, "", num(b.values[d.n], 7)],
@@ -237,8 +237,8 @@ function answer() {
       el("td", {class: r[3] ? "ok" : "no"}, r[3] === undefined ? "" :
         r[3] ? "✓ they agree" : "✗ they do not")))),
     d || !step.back ? null : el("p", {class: "texts"}, D.unchecked ? `No finite differences: ${
-      D.unchecked}.` : "Finite differences are computed of trained parameters" + (LIVE ? "." :
-      ", for the entries within a dashed frame.")),
+      D.unchecked}.` : "Finite differences are computed of trained parameters, " +
+      "for the entries within a dashed frame."),
     step.back && S[q.step].op !== "cross_entropy" ? el("button", {"data-key": "toLoss",
       onclick: toLoss}, "Follow the largest term to the loss") : null,
     f ? faultNote("The sum here is the right step's.") : null));

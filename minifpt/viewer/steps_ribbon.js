@@ -90,7 +90,7 @@ function barcode(list) {                    // a folded block: a stripe for each
 // ------------------------------------------------------------------------ breaking it
 
 function breaks() {
-  const b = fault(), parts = LIVE ? [] : [el("b", {id: "bt"}, "Break it:")];
+  const b = fault(), parts = [el("b", {id: "bt"}, "Break it:")];
   D.breaks.forEach((b, n) => parts.push(el("button", {role: "switch", id: `break${n}`,
     "aria-checked": String(state.broken === n), disabled: b.first === null,
     title: b.first === null ? (S.some(s => s.back && s.op === b.op) ?
