@@ -95,7 +95,8 @@ def grads_of(step):
 
 def relative(a, b, scale):
     """Return ``|a - b| / max(|a|, |b|, scale)``, 0 where all are 0."""
-    return np.abs(a - b) / np.maximum(np.maximum(np.abs(a), np.abs(b)), max(scale, 1e-300))
+    size = np.maximum(np.abs(a), np.abs(b)).astype(np.float64)     # float32 has no 1e-300
+    return np.abs(a - b) / np.maximum(size, max(scale, 1e-300))
 
 
 def in_float64(model):
