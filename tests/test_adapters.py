@@ -11,9 +11,7 @@ from conftest import assert_a_mask_only_takes_away, gradients, refused
 import minifpt
 from minifpt import adapters, cli
 from minifpt import functional as F
-from minifpt.files.runs import History
 from minifpt.gradients import gradcheck
-from minifpt.viewer import steps
 
 KINDS = ["lora:rank=3,alpha=2,on=attn.*+mlp.*+output", "bottleneck:size=3", "bitfit"]
 TRUNKS = ["random:2x2x8", "random:llama:2x2/1x8"]
@@ -103,21 +101,6 @@ def test_a_run_of_a_trunk_built_in_code_loads_with_it(tmp_path, kind):
     assert np.array_equal(again.predict(x), model.predict(x))
 
 
-def test_merging_one_of_two_layers_that_share_a_weight_leaves_the_other_alone():
-    model = fpt()
-    first, second = (block.attn.c_proj for block in model.trunk.h)
-    second.weight = first.weight
-    before = first.weight.data.copy()
-    adapters.adapt(model, "lora:on=h.1.attn.c_proj")
-    randomised(model, 0.0)
-    model.trunk.h[1].attn.c_proj.lora_b.data[...] = 1.0
-    want = model.predict(batch())
-    adapters.merge(model)
-    np.testing.assert_allclose(model.predict(batch()), want, atol=1e-12)
-    assert np.array_equal(model.trunk.h[0].attn.c_proj.weight.data, before)
-    assert not np.allclose(model.trunk.h[1].attn.c_proj.weight.data, before)
-
-
 @pytest.mark.parametrize("trunk", TRUNKS)
 @pytest.mark.parametrize("kind", KINDS[:2])
 def test_a_copy_computes_the_same_and_shares_nothing(trunk, kind):
@@ -196,16 +179,6 @@ def test_a_run_keeps_its_adapter(tmp_path, monkeypatch, fails, kind):
     else:
         assert cli.main(["convert", "r", "--out", "folder"]) == 0
         minifpt.GPT2.from_pretrained("folder")
-
-
-def test_the_step_page_of_a_task_shows_the_adapter_of_its_first_run(tmp_path):
-    task, options = minifpt.tasks.get("bit-xor"), {
-        "model": "random:1x2x8", "freeze": "attn,mlp,ln", "adapt": KINDS[1]}
-    page = steps.of_task(task, **options)
-    minifpt.train(minifpt.FPT.for_task(task, **options), task, steps=1, out=tmp_path / "r",
-                  progress=False)
-    first_loss = History.load(tmp_path / "r" / "metrics.csv")[0]["train_loss"]
-    assert page.data["loss"] == pytest.approx(first_loss, rel=1e-6)
 
 
 # ---------------------------------------------------------------------------- columns

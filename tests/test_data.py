@@ -259,7 +259,8 @@ BATCH = bytes(4 * 3073)
         ("{}", "expected a JSON list of records"), ("[]", "holds no record"),
         ("[1]", "record 1: expected primary"),
         *((text, "not JSON, or cut short") for text in (
-            "", json.dumps([RECORD])[:-1], json.dumps([RECORD])[:-9], "[" * 99999, "[nonsense]", "9" * 5000)),
+            "", json.dumps([RECORD])[:-1], json.dumps([RECORD])[:-9], "[" * 99999, "[nonsense]",
+            "9" * 5000)),
         *((json.dumps([RECORD, RECORD | wrong]), message) for wrong, message in (
             ({"fold_label": 1195}, "record 2: expected .*0 to 1194"),
             *(({"fold_label": fold}, "record 2") for fold in (-1, True, 1.0)),

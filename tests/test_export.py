@@ -53,18 +53,6 @@ def test_a_trunk_is_saved_without_a_table(tmp_path):
     assert np.array_equal(trunk.forward(x)[0], again.forward(x)[0])
 
 
-def test_an_fpt_is_saved_with_its_input_and_output_layers(tmp_path):
-    model = minifpt.FPT(language_model().trunk, 3, 4, seed=1)
-    model.save(str(tmp_path / "fpt"))
-    layers = huggingface.read_safetensors(tmp_path / "fpt" / "layers.safetensors")
-    for name, layer in (("input", model.input), ("output", model.output)):
-        for kind, p in layer.named_parameters():
-            numbers = layers.pop(f"{name}.{kind}").read().reshape(-1)
-            assert np.array_equal(numbers.reshape(p.data.shape), p.data)
-    assert not layers
-    minifpt.GPT2.from_pretrained(tmp_path / "fpt")
-
-
 def test_float16_halves_the_file_and_byte_models_get_a_tokenizer(tmp_path):
     sizes = []
     for dtype in (None, "float16"):

@@ -151,22 +151,13 @@ def test_nothing_is_cached_below_the_lowest_trainable(trunk, arrays_in):
 @pytest.mark.parametrize("T", [49, 120])
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_token_reads_later_tokens_only_if_not_causal(randomise, causal, T):
-    """With one tile of attention and with two: outputs and gradients."""
+    """With one tile of attention and with two: the gradient reaches the tokens that are read."""
     trunk = randomise(minifpt.GPT2(config(n_positions=120, causal=causal), dtype=np.float64))
-    x = rng(1).standard_normal((2, T, 6))
-    y, cache = trunk.forward(x)
-    other = x.copy()
-    other[:, -1] = rng(2).standard_normal((2, 6))         # the last token changes
-    changed, _ = trunk.forward(other)
-    assert (changed[:, -1] != y[:, -1]).all()
-    if causal:
-        np.testing.assert_array_equal(changed[:, :-1], y[:, :-1])
-    else:
-        assert (changed[:, :-1] != y[:, :-1]).any(axis=-1).all()
+    y, cache = trunk.forward(rng(1).standard_normal((2, T, 6)))
     dy = np.zeros_like(y)
-    dy[:, 0] = rng(3).standard_normal((2, 6))             # only the first token is read
+    dy[:, 1] = rng(3).standard_normal((2, 6))             # only the second token is read
     reached = trunk.backward(dy, cache).any(axis=-1)
-    assert reached[:, 0].all() and (reached[:, 1:] != causal).all()
+    assert reached[:, :2].all() and (reached[:, 2:] != causal).all()
 
 
 def test_logits_are_scores_by_the_token_table_of_the_trunk_s_dtype(trunk):

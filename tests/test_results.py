@@ -224,14 +224,6 @@ def test_arms_are_called_by_words_that_explain_themselves(label, words):
     assert word(label) == words
 
 
-def test_the_table_of_angles_keeps_scales_and_depths_apart():
-    runs = [{"angle": "0", "patch": "20", "reached": "25", "steps": "50", "trunk": f"random:{name}"}
-            for name in ("1x2x128@1.41", "1x2x128@0.55", "6x2x128@1.41")]
-    _, _, *lines = why.by_angle(runs).splitlines()
-    assert [line.split(" | ")[:2] for line in lines] == [
-        ["| 2 heads", "25"], ["| 2 heads, scale 0.55", "25"], ["| 2 heads, 6 blocks", "25"]]
-
-
 def test_few_examples_are_a_choice_of_the_other_task_s_training_examples():
     task = Few("digits", labels=5, draw=1)
     x, y = task.batch(np.random.default_rng(0), 40)
@@ -311,9 +303,3 @@ def test_a_rate_gets_no_more_steps_than_the_best_one_needed(tmp_path, monkeypatc
     rows = memory_map.read_rows(path)
     assert [(row["steps_to_95"], row["steps"]) for row in rows] == expected
     assert "| 1 of 2 at 0.01 |" in memory_map.table(path)         # one step, of two examples
-
-
-@pytest.mark.parametrize("name, shape", [("random:1x12x768@paper", (1, 12, 768, 0.55)),
-                                         ("random:2x4x256@1.41", (2, 4, 256, 1.41))])
-def test_a_trunks_name_gives_its_shape(name, shape):
-    assert memory_map.read_shape(name) == shape
