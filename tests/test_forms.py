@@ -134,6 +134,7 @@ def test_mixtures_take_the_switch_of_each_trunk():
     mixed = trunks.get(f"{name},qk=60+attn={name},qk=120")
     turned, plain = trunks.get(f"{name},qk=120"), trunks.get(name)
     assert bits(mixed) == bits(turned) != bits(plain)
+    assert trunks.config_for(f"{name},qk=60+attn={name},qk=120") == plain.config
     kept = trunks.get(f"{name},qk=60+mlp={name},qk=120")
     assert bits(kept) == bits(trunks.get(f"{name},qk=60"))
 
