@@ -106,8 +106,8 @@ def test_a_trace_has_every_layer_and_the_attention():
         model.backward(logits, cache)
     assert t.attention["trunk.h.1.attn"].shape == (2, 4, 5, 5)
     names = {step.name for step in t.steps}
-    assert {"trunk.h.0.attn.rope", "trunk.h.0.attn.grouped_heads", "trunk.h.0.mlp.swiglu",
-            "trunk.h.0.mlp.silu", "trunk.h.1.ln_2.rms_norm"} <= names
+    assert {"trunk.h.0.attn.rope", "trunk.h.0.attn.grouped_heads", "trunk.h.0.mlp.multiply",
+            "trunk.h.0.mlp.act.silu", "trunk.h.1.ln_2.rms_norm"} <= names
     assert all(step.partner for step in t.steps)
     with minifpt.trace(model, {"trunk.h.*.mlp": lambda y: 0 * y}) as muted:
         model.forward(normal(2, 5, 3).astype(np.float32))

@@ -101,29 +101,32 @@ class GroupedAttention(layers.Layer):
 
 
 class GatedMLP(layers.Layer):
-    """The feed-forward part: ``down(silu(gate(x)) * up(x))``."""
+    """The feed-forward part: ``down(act(gate(x)) * up(x))``, in a Llama with ``silu``."""
 
     def __init__(self, config, dtype=np.float32):
         C, inner = config.n_embd, config.n_inner
         self.gate_proj, self.up_proj, self.down_proj = (
             projection(*shape, dtype, "mlp") for shape in ((C, inner), (C, inner), (inner, C)))
+        self.act = layers.Activation(getattr(config, "activation_function", "silu"))
         self.dropout = config.dropout
 
     def forward(self, x, train=False, rng=None):
         """x (B, T, C) -> y (B, T, C)."""
         gate, gate_proj = self.gate_proj.forward(x)
         up, up_proj = self.up_proj.forward(x)
-        y, swiglu = ops.swiglu(gate, up)
+        gate, act = self.act.forward(gate)
+        y, multiply = ops.multiply(gate, up)
         y, down_proj = self.down_proj.forward(y)
         y, dropout = ops.dropout(y, self.dropout if train else 0.0, rng)
-        return y, dict(gate_proj=gate_proj, up_proj=up_proj, swiglu=swiglu, down_proj=down_proj,
-                       dropout=dropout)
+        return y, dict(gate_proj=gate_proj, up_proj=up_proj, act=act, multiply=multiply,
+                       down_proj=down_proj, dropout=dropout)
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C)."""
         dy = ops.dropout_backward(dy, cache["dropout"])
         dy = self.down_proj.backward(dy, cache["down_proj"])
-        dgate, dup = ops.swiglu_backward(dy, cache["swiglu"])
+        dgate, dup = ops.multiply_backward(dy, cache["multiply"])
+        dgate = self.act.backward(dgate, cache["act"])
         return (self.gate_proj.backward(dgate, cache["gate_proj"])
                 + self.up_proj.backward(dup, cache["up_proj"]))
 
