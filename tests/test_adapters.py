@@ -101,6 +101,17 @@ def test_a_run_of_a_trunk_built_in_code_loads_with_it(tmp_path, kind):
     assert np.array_equal(again.predict(x), model.predict(x))
 
 
+def test_merging_a_layer_leaves_another_with_the_same_weight_alone():
+    model = fpt()
+    first, second = (block.attn.c_proj for block in model.trunk.h)
+    second.weight, before = first.weight, first.weight.data.copy()
+    adapters.adapt(model, "lora:on=h.1.attn.c_proj")
+    second.lora_b.data[...] = 1.0
+    adapters.merge(model)
+    assert np.array_equal(first.weight.data, before)
+    assert not np.allclose(second.weight.data, before)
+
+
 @pytest.mark.parametrize("trunk", TRUNKS)
 @pytest.mark.parametrize("kind", KINDS[:2])
 def test_a_copy_computes_the_same_and_shares_nothing(trunk, kind):

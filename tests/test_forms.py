@@ -12,7 +12,7 @@ import minifpt
 from minifpt import cli, trunks
 from minifpt.experiments import runs
 from minifpt.trunks import forms
-from minifpt.trunks.bert import BERT
+from minifpt.trunks.encoder import Encoder, EncoderConfig
 
 SMALL = "random:2x2x16@1.41"
 
@@ -140,7 +140,7 @@ def test_mixtures_take_the_switch_of_each_trunk():
 
 
 def test_a_bert_has_forms_and_a_start():
-    rng, trunk = np.random.default_rng(0), BERT(minifpt.GPT2Config(2, 2, 8, 6, 7, causal=False))
+    rng, trunk = np.random.default_rng(0), Encoder(EncoderConfig("bert", 2, 2, 8, 6, 7))
     for p in trunk.parameters():
         p.data[...] = rng.standard_normal(p.data.shape)
     model, traces = minifpt.FPT(trunk, 3, 2), []
@@ -214,7 +214,7 @@ def test_no_orthogonal_rows_have_a_more_positive_form():
     w = model.input.weight.data
     np.testing.assert_allclose(w @ w.T, 1.41 ** 2 * np.eye(4), atol=1e-5)       # as drawn
     best, rng = np.trace(first_form(model)), np.random.default_rng(0)
-    for scale in np.geomspace(0.03, 3, 60):
+    for scale in np.geomspace(0.03, 3, 150):
         q, _ = np.linalg.qr(w.T + scale * rng.standard_normal(w.T.shape))
         w[...] = 1.41 * q.T
         assert np.trace(first_form(model)) < best

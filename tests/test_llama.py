@@ -9,9 +9,9 @@ from conftest import refused
 import minifpt
 from minifpt import cli, trunks
 from minifpt import functional as F
-from minifpt.files import weights
+from minifpt.files import families, weights
 from minifpt.layers import KeyValues
-from minifpt.trunks import Llama, LlamaConfig, LlamaLM, llama_files
+from minifpt.trunks import Llama, LlamaConfig, LlamaLM
 
 SMALL = dict(n_layer=2, n_head=4, n_embd=16, n_group=2, n_positions=12, vocab_size=11, dropout=0.0)
 
@@ -118,10 +118,10 @@ def test_weights_are_read_back(tmp_path, changes, file):
     ({"rope_scaling": {"rope_type": "llama3"}, "rope_parameters": None}, "rope_type"),
     ({"hidden_act": "gelu"}, "hidden_act"), ({"attention_bias": True}, "attention_bias"),
     ({"head_dim": 8}, "head_dim"), ({"num_hidden_layers": 3}, "holds 2 blocks"),
-    ({"num_hidden_layers": "2"}, "num_hidden_layers"), ({"vocab_size": 12}, "wte.weight"),
+    ({"num_hidden_layers": "2"}, "n_layer"), ({"vocab_size": 12}, "wte.weight"),
     ({"num_key_value_heads": 3}, "groups"), ({"use_sliding_window": True}, "sliding"),
     ({"intermediate_size": 10 ** 9}, "up_proj"), ({"rms_norm_eps": 0}, "rms_norm"),
-    ({"tie_word_embeddings": False}, "lm_head"), ({"rope_parameters": [1]}, "rope")])
+    ({"tie_word_embeddings": False}, "lm_head"), ({"rope_parameters": [1]}, "bad config")])
 def test_a_config_that_does_not_fit_is_refused(tmp_path, change, says):
     LlamaLM(config()).save(tmp_path / "a")
     path = tmp_path / "a" / "config.json"
@@ -239,9 +239,8 @@ def test_transformers_gives_the_same(tmp_path, theirs, kind, options, T, max_sha
     assert logits.dtype == np.float32
     _, loss_cache = F.cross_entropy(logits, targets)
     lm.backward(F.cross_entropy_backward(np.float32(1), loss_cache), cache)
-    grads = {llama_files.their_name(name.removeprefix("trunk."), "model."):
-             p.grad.T if p.grad.ndim == 2 and name not in llama_files.TABLES else p.grad
-             for name, p in lm.named_parameters()}
+    grads = dict(families.as_transformers(lm.config, [
+        (name.removeprefix("trunk."), p.grad) for name, p in lm.named_parameters()])[1])
     for name, p in model.named_parameters():
         close(grads.pop(name), p.grad, name)
     assert not grads
