@@ -376,7 +376,7 @@ def test_the_table_has_mean_range_and_number_of_seeds():
 def test_the_picture_has_an_axis_for_each_task(tmp_path, drawn):
     runs = [history(0.5, 0.7, 0.9), history(0.5, 0.6, 0.8)]
     results = {"bit-xor": {"language": runs, "random (gpt2)": runs[:1]}, "something": {"x": runs}}
-    tables.picture(results, tmp_path / "p.png")
+    tables.picture(grid_of(results), tmp_path / "p.png")
     width, height = png_size(tmp_path / "p.png")
     assert width == 2 * 5.2 * 120 and height > 300
 

@@ -33,7 +33,7 @@ def made(tmp_path_factory):
     folder, back = tmp_path_factory.mktemp("made"), {}
 
     def run(name, task, options=None, **more):
-        back[name] = compare.run(compare.make_task(task, options), MODEL, folder / name,
+        back[name] = compare.run(tasks.get(task, **options or {}), MODEL, folder / name,
                                  source=task, **SMALL | more)
     run("xor", "bit-xor", {"n": 3}, dropout=0.1)
     run("xor-1", "bit-xor", {"n": 3}, dropout=0.1, seed=1)
@@ -108,7 +108,7 @@ def test_a_run_that_chose_a_rate_is_tested_on_validation_draws(tmp_path):
 def test_another_path_to_the_task_s_file_resumes(copy):
     folder = copy("walk")
     change(folder, source="elsewhere/walk.py:Walk")
-    compare.run(compare.make_task(f"{WALK}:Walk", {"steps": 5}), MODEL, folder, resume=True,
+    compare.run(tasks.get(f"{WALK}:Walk", steps=5), MODEL, folder, resume=True,
                 source=f"{WALK}:Walk", **SMALL | {"steps": 25})
     assert read_run(folder)[1].settings["steps"] == 25
 
@@ -469,11 +469,6 @@ def history(*accuracies):
 def test_spread_gives_mean_and_range():
     assert tables.spread([90.0, 96.0]) == "93.0 (90.0 to 96.0)"
     assert tables.spread([100, 100], "{:.0f}") == "100"
-
-
-def test_steps_to_a_threshold_are_counted():
-    h = history(0.5, 0.9, 0.8, 1.0)
-    assert [tables.first_step(h, t) for t in (0.5, 0.9, 0.95, 1.01)] == [100, 200, 400, None]
 
 
 # ------------------------------------------------------------------------------ browser

@@ -21,12 +21,12 @@ TRUNK = "random:1x2x256@1.0"
 def test_the_tables_of_our_own_have_arms_and_tasks_that_can_be_made():
     for name, table in studies.STUDIES.items():
         labels = [arm.full_label() for arm in table.arms]
-        titles = [column.title or compare.make_task(column.task, column.options).name
+        titles = [column.title or tasks.get(column.task, **column.options).name
                   for column in table.columns]
         assert len({*labels}) == len(labels) and len({*titles}) == len(titles), name
         assert all(TrunkSpec.parse(arm.model) for arm in table.arms), name
     settings = [*itertools.chain(*why.STUDIES.values())]
-    assert all(compare.task_class(task) for task in {setting["task"] for setting in settings})
+    assert all(tasks.task_class(task) for task in {setting["task"] for setting in settings})
     names = {why.name_of(setting["trunk"], setting["angle"]) for setting in settings}
     assert all(TrunkSpec.parse(name) for name in names)
 
@@ -36,8 +36,8 @@ def test_tables_that_share_a_folder_agree_on_its_runs():
     columns, arms = {}, {}
     for name, table in (reproduce.TABLES | studies.STUDIES).items():
         for column in table.columns:
-            title = column.title or compare.make_task(column.task, column.options).name
-            title = (name, title) if table.share else title         # in a folder of its own
+            title = column.title or tasks.get(column.task, **column.options).name
+            title = (name, title) if hasattr(table, "share") else title     # its own folder
             assert columns.setdefault(title, column) == column
             for arm in table.arms:
                 rates = arm.sweep(table.rates)

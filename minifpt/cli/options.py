@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import tasks
-from ..experiments import compare as experiments
 from ..trunks import TrunkSpec, config_for, forms
 from ..user_files import USERS_OWN
 
@@ -187,7 +186,7 @@ def add_task_options(sub, argv):
     named = named_tasks(argv)
     owners = {}
     for name in dict.fromkeys([*tasks.names(), *named]):
-        for parameter in inspect.signature(experiments.task_class(name)).parameters.values():
+        for parameter in inspect.signature(tasks.task_class(name)).parameters.values():
             owners.setdefault(parameter.name, {})[name] = parameter.default
     command = sub.prog.split()[-1]
     group = sub.add_argument_group(
@@ -254,7 +253,7 @@ def make_task(args, default=None):
     named = task_names(args, default)
     if len(named) > 1:
         raise ValueError(f"expected one TASK, got {' '.join(named)}")
-    return experiments.make_task(named[0], task_options_of(args), shared=())
+    return tasks.get(named[0], **task_options_of(args))
 
 
 def given_options(args, *names):

@@ -102,7 +102,7 @@ def train(args):
     if positions and getattr(model.trunk.config, "n_positions", 0) > positions:
         print(f"{args.model} has {positions:,} positions: the other "
               f"{model.trunk.config.n_positions - positions:,} were drawn as for a new trunk")
-    held_out = task.test_set() if hasattr(task, "test_set") else None
+    held_out = tasks.member(task, "test_set")()
     n = f"{len(held_out[0])} examples" if held_out else "fresh draws"
     say(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({n}) after "
           f"{last['step']} steps, {last['seconds']:.0f} s, {trained:,} of {total:,} parameters "

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import tasks
 from ..checks import brief
 from ..files import read_json
 from ..files.runs import History, Run, check_fingerprint, crc, with_fingerprint
@@ -15,7 +16,7 @@ from ..fpt import FPT
 from ..optim import Adam
 from ..training import fingerprint
 from ..user_files import code_crc
-from .job import Validation, make_task
+from .job import Validation
 
 # Keys of every run's config.json, and further keys of runs of ``train`` and ``compare``.
 SETTINGS = {"task": str, "options": dict, "steps": int, "batch_size": int, "lr": float,
@@ -143,7 +144,7 @@ def make_again(folder, settings):
     options = dict(settings["options"])
     is_validation = options.pop("validation", False)
     name = str(settings.get("source") or settings["task"])
-    task = _restored(folder, "its task", lambda: make_task(name, options))
+    task = _restored(folder, "its task", lambda: tasks.get(name, **options))
     if task.name != settings["task"]:
         raise ValueError(f"{folder}: its task was {brief(settings['task'])}, {name} now makes "
                          f"'{task.name}'")
