@@ -181,7 +181,7 @@ def test_evaluate_is_the_mean_over_all_examples():
     task = BitXOR(n=2)
     model = build(task)
     x, y = task.batch(np.random.default_rng(3), 150, "test")      # two batches and a part
-    assert [*map(training.test_batch, (1, 128, 512, 9999))] == [64, 64, 16, 1]
+    assert [*map(training.examples_at_once, (1, 128, 512, 9999))] == [64, 64, 16, 1]
     got = training.evaluate(model, task, x, y)
     single = [(task.loss(model.predict(x[i:i + 1]), y[i:i + 1])[0],
                task.accuracy(model.predict(x[i:i + 1]), y[i:i + 1])) for i in range(150)]

@@ -132,7 +132,8 @@ RUN = {                                                   # settings of a run
     "schedule": (None, "learning rate over time"),
     "clip": (float, "largest norm of all gradients together"),
     "warmup": (whole, "steps over which the learning rate rises"),
-    "eval_every": (whole, "steps between tests")}
+    "eval_every": (whole, "steps between tests"),
+    "test_examples": (whole, "examples in each test")}
 # Names of options: a task's option of such a name is --task-NAME.
 RESERVED = {*RUN, "model", "freeze", "adapt", "start", "seed", "out"}
 

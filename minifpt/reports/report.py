@@ -13,7 +13,7 @@ from .. import functional as F
 from ..experiments.runs import at_start, read_history, read_run
 from ..files import outputs, plots
 from ..freeze import GROUPS
-from ..training import evaluate
+from ..training import evaluate, held_out
 from . import attention
 from .html import figures, images, page, paragraph, table
 
@@ -37,9 +37,7 @@ class Tested(NamedTuple):
 def test(task, run, progress=True):
     """Return :class:`Tested`: a run's model on test examples, for a finished run those of the last
     row of its history."""
-    held_out = task.test_set() if hasattr(task, "test_set") else None
-    x, y = held_out or task.batch(np.random.default_rng([run.settings["seed"], 1, run.step]),
-                                  run.settings["test_examples"], "test")
+    x, y = held_out(task, run.settings, run.step, is_last=True)
     scores = evaluate(run.model, task, x, y, progress, logits := [])
     return Tested(x, y, np.concatenate(logits), *scores)
 
