@@ -354,8 +354,10 @@ def test_typos_text_ships_and_its_splits_are_disjoint():
         assert books[b].tobytes()[piece:piece + 200] not in whole
 
 
-def book(path, body, start="*** START OF THE BOOK ***", end="*** END OF THE BOOK ***"):
-    path.write_bytes(f"licence\r\n{start}\r\n{body}\r\n{end}\r\nlicence\r\n".encode())
+def book(path, body, start="*** START OF THE BOOK ***", end="*** END OF THE BOOK ***",
+         newline="\r\n"):
+    text = f"licence\n{start}\n{body}\n{end}\nlicence\n".replace("\r", "")
+    path.write_bytes(text.replace("\n", newline).encode())
     return path
 
 
@@ -390,11 +392,21 @@ def test_text_test_set_asks_for_each_byte_once(tmp_path):
 @pytest.mark.parametrize("start, end", [
     ("*** START OF THIS PROJECT GUTENBERG EBOOK ULYSSES ***", "*** END OF THIS EBOOK ***"),
     ("***START OF THE PROJECT GUTENBERG EBOOK X***", "***END OF THE PROJECT GUTENBERG EBOOK X***"),
-    ("*** START OF A ***", "End of the Project Gutenberg EBook of A\r\n\r\n*** END OF A ***"),
+    ("*** START OF A ***", "End of the Project Gutenberg EBook of A\n\n*** END OF A ***"),
+    ("*** START OF THE PROJECT GUTENBERG EBOOK A LONG\nTITLE ***",
+     "End of The Project Gutenberg Etext of A"),
+    ("*** START OF A ***\n\n\nProduced by A. Person and\nothers\n\n", "END OF PROJECT GUTENBERG'S A"),
+    ("*** START OF A ***\n\nE-text prepared by A. Person\n\n", "*** END OF A"),
+    ("*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*\n",
+     "\nEnd of this Project Gutenberg Etext"),
 ])
-def test_text_keeps_what_stands_between_the_markers(tmp_path, start, end):
-    path = book(tmp_path / "a.txt", "One.\r\n\r\nThe END OF it; *** START OF x.", start, end)
-    assert tasks.text.read_book(path) == b"One.\n\nThe END OF it; *** START OF x."
+@pytest.mark.parametrize("newline", ["\r\n", "\r"])
+def test_text_keeps_what_stands_between_the_markers(tmp_path, start, end, newline):
+    text = "One.\n\nThe END OF it; *** START OF x.\nProduced by A.\n\nThe end."
+    assert tasks.text.read_book(book(tmp_path / "a.txt", text, start, end, newline)
+                                ) == text.encode()
+    (tmp_path / "b.txt").write_text("Produced by me.\n\nA text of one's own.")
+    assert tasks.text.read_book(tmp_path / "b.txt") == b"Produced by me.\n\nA text of one's own."
 
 
 def test_texts_of_other_encodings_are_read(tmp_path):

@@ -3,9 +3,18 @@
 They are drawn without a display; nothing here opens a window.
 """
 
+import os
+from importlib.util import find_spec
+
 import numpy as np
 
 from . import outputs, write_beside
+
+# A command in a notebook inherits MPLBACKEND, which may name a package that is not installed here:
+# then Matplotlib refuses to be imported.  A picture in a file needs no backend.
+BACKEND = os.environ.get("MPLBACKEND", "")
+if BACKEND.startswith("module://") and not find_spec(BACKEND[9:].partition(".")[0]):
+    del os.environ["MPLBACKEND"]
 
 # One colour for each source of frozen weights, the same in every picture.  With its dashes each
 # arm is distinct under deuteranopia, too.
