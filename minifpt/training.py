@@ -88,8 +88,9 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     During the run, glibc keeps freed memory for the next arrays (see ``machine.kept_memory``).
 
     Returns the :class:`History`.  After Ctrl-C or SIGTERM the run finishes its step or breaks off
-    its test, writes a checkpoint and raises ``KeyboardInterrupt``.  Raises ``ValueError`` if ``out`` holds another
-    run, and ``Diverged`` if the loss is no longer finite; the last checkpoint stays.
+    its test, writes a checkpoint and raises ``KeyboardInterrupt``.  Raises ``ValueError`` if
+    ``out`` holds another run, and ``Diverged`` if the loss is no longer finite; the last checkpoint
+    stays.
     """
     # Raises for missing data, or a task that does not fit the model, before anything is written.
     x, loss = first_look(model, task)

@@ -13,7 +13,6 @@ from ..machine import kept_memory, single_threaded_blas
 from ..optim import Adam
 from ..tasks import member
 from ..training import evaluate, examples_at_once
-from ..tasks import member
 from ..training import step as training_step
 
 PROCESS = 45e6                                            # bytes of Python, NumPy, BLAS's buffers
