@@ -243,7 +243,7 @@ def test_a_run_records_its_start_and_resumes_to_the_same_bits(tmp_path, capsys):
             assert arrays[0][name].tobytes() == arrays[1][name].tobytes(), name
     assert json.loads((tmp_path / "whole" / "config.json").read_text())["start"] == "aligned"
     task, made = runs.read_run(tmp_path / "whole")
-    begun = runs.at_start(tmp_path / "whole", made.settings, task)
+    begun = runs.at_start(tmp_path / "whole", made.settings)
     assert np.trace(first_form(begun)) > 0
     capsys.readouterr()
     words[words.index("aligned")] = "opposed"

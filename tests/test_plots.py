@@ -1,6 +1,8 @@
 """Pictures are written whole, without a display."""
 
+import os
 import struct
+import subprocess
 import sys
 import zlib
 
@@ -83,6 +85,23 @@ def test_no_window_and_no_state():
     plots.figure()
     pyplot = sys.modules.get("matplotlib.pyplot")
     assert pyplot is None or not pyplot.get_fignums()
+
+
+WITHOUT_BACKEND = """
+import importlib.metadata, sys
+importlib.metadata.entry_points = lambda **options: ()
+sys.modules["matplotlib_inline"] = None
+from minifpt.files import plots
+plots.save(plots.figure()[0], sys.argv[1])
+"""
+
+
+def test_a_backend_of_a_notebook_that_is_not_installed_is_not_needed(tmp_path):
+    """As in a command that a notebook starts in another environment."""
+    environment = os.environ | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    subprocess.run([sys.executable, "-c", WITHOUT_BACKEND, tmp_path / "c.png"], check=True,
+                   env=environment)
+    assert png_size(tmp_path / "c.png")
 
 
 def test_a_crash_leaves_the_old_picture(tmp_path, monkeypatch):
@@ -176,7 +195,7 @@ def test_text_is_at_least_nine_pixels_where_the_picture_is_830_wide(tmp_path, mo
     monkeypatch.setattr(plots, "save", lambda fig, path, kind=None: figures.append(fig))
     results = {task: {arm: [history(3), history(3, shift=0.1)] for arm in ARMS}
                for task in ("bit-xor-long", "bit-memory", "typos")}
-    tables.picture(results, tmp_path / "x.png")
+    tables.picture(tables.Grid(results, {}, {}, [], {"bit-xor-long": 0.5}), tmp_path / "x.png")
     fig, = figures
     scale = 830 / (fig.get_figwidth() * 120) * 120 / 72
     texts = [t for ax in fig.axes

@@ -6,7 +6,6 @@ import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -61,6 +60,11 @@ def change(folder, **settings):
     path.write_text(json.dumps({k: v for k, v in settings_of_run.items() if v is not None}))
 
 
+def change_built(folder, model):
+    built = json.loads((folder / "config.json").read_text())["built"]
+    change(folder, built=built | {"model": model})
+
+
 def one_line(call, *args, **kw):
     with refused(None, (ValueError, FileNotFoundError)) as e:
         call(*args, **kw)
@@ -88,7 +92,7 @@ def test_read_run_gives_the_trained_model(made, name):
 def test_the_start_is_the_model_before_the_first_step(made):
     folder, back = made
     task, run = read_run(folder / "xor")
-    start = at_start(folder / "xor", run.settings, task)
+    start = at_start(folder / "xor", run.settings)
     again = compare.run(task, MODEL, freeze="attn,mlp", dropout=0.1, **SMALL | {
         "steps": 1, "lr": 1e-30})[0]
     for p, q in zip(start.parameters(), again.parameters(), strict=True):
@@ -118,15 +122,16 @@ def test_another_path_to_the_task_s_file_resumes(copy):
     (lambda f: (f / "config.json").unlink(), "holds no run (no config.json)"),
     (lambda f: (f / "config.json").write_text("{"), "not JSON"),
     (lambda f: (f / "config.json").write_text("[]"), "expected a JSON object"),
-    (lambda f: change(f, steps=None), "has no 'steps': it is damaged, of another version"),
+    (lambda f: change(f, steps=None), "has no 'steps': it is damaged, not of minifpt, or"),
     (lambda f: change(f, steps="many"), "has 'many' for 'steps'"),
-    (lambda f: change(f, model=None), "made in Python by minifpt.train"),
+    (lambda f: change(f, fingerprint=None), "has no 'fingerprint': it is damaged"),
     (lambda f: change(f, task="chess", source=None), "its task cannot be made again: no task"),
     (lambda f: change(f, task="chess"), "its task was 'chess', bit-xor now makes 'bit-xor'"),
     (lambda f: change(f, options={"m": 3}), "bit-xor has no option 'm'"),
     (lambda f: change(f, source="gone.py:Task"), "there is no file gone.py; its paths are"),
-    (lambda f: change(f, model="gone.py:trunk"), "its model cannot be made again: gone.py:trunk"),
-    (lambda f: change(f, model="no-such-weights"), "its model cannot be made again"),
+    (lambda f: change_built(f, "gone.py:trunk"), "its code cannot be made again: gone.py:trunk"),
+    (lambda f: change_built(f, "no-such-weights"), "its model cannot be made again"),
+    (lambda f: change(f, built={}), "its model is not an FPT"),
     (lambda f: change(f, fingerprint={"weights": "0"}), "was made with other weights at its start"),
     (lambda f: change(f, fingerprint={"data": "0"}), "was made with other data: restore it, or"),
     (lambda f: change(f, fingerprint=3), "has 3 for 'fingerprint'"),
@@ -232,7 +237,7 @@ def test_two_models_of_one_label_stay_apart(made, capsys, tmp_path):
     ("minigpt-tiny", ["random:2x2x32"]), ("minillama-tiny", ["random:llama:2x2x32"]),
     ("random", []), ("lstm:1x8", [])])
 def test_the_reference_of_attention_has_the_run_s_shape(model, reference):
-    assert attention.like({"model": model}) == reference
+    assert attention.like({"built": {"model": model}}) == reference
 
 
 def test_attention_writes_maps_and_numbers(made, tmp_path, capsys, drawn):
@@ -246,7 +251,7 @@ def test_attention_writes_maps_and_numbers(made, tmp_path, capsys, drawn):
     assert len(lines) == 2 * 2 * 4 + 2                    # two runs twice, one reference
     task, run = read_run(folder / "xor")
     x, _ = task.batch(np.random.default_rng([0, 2]), 6, "test")
-    start = at_start(folder / "xor", run.settings, task)
+    start = at_start(folder / "xor", run.settings)
     for state, m in (("before", start), ("after", run.model)):
         want = attention.maps(m, x, task.needed(x)).needed
         for line in lines:
@@ -358,7 +363,7 @@ def test_the_page_s_numbers(made, page):
                          rf'<td class="n">{trained:,}</td>', page)
     cells = '<td>[^<]*</td><td class="n">[^<]*</td><td class="n">[^<]*</td><td class="n">'
     task, run = read_run(folder / "xor")
-    start = dict(at_start(folder / "xor", run.settings, task).named_parameters())
+    start = dict(at_start(folder / "xor", run.settings).named_parameters())
     pairs = [(p.data, start[n].data) for n, p in model.named_parameters() if p.group == "ln"]
     far = np.sqrt(sum(((a - b) ** 2).sum(dtype=float) for a, b in pairs))
     was = np.sqrt(sum((b ** 2).sum(dtype=float) for _, b in pairs))
@@ -412,12 +417,6 @@ def test_wrong_places_and_examples_are_shown(monkeypatch):
                                  np.array([0, 0, 1, 1]), np.array([1, 0, 1, 1]))
     assert shown == ("<pre>in      10 11\n        ·0 1·\nright   10 11\n"
                      "answer  <mark>0</mark>0 11</pre>")
-    # 04 + 09: two digits of the sum, and the carry
-    sums = SimpleNamespace(output_tokens=3, tokens_as_text=lambda x: ["0123456789="[i] for i in x])
-    shown = report.wrong_example(sums, np.array([4, 0, 9, 0, 10]), np.array([3, 1, 1]),
-                                 np.array([3, 1, 0]))
-    assert shown == ("<pre>in        4 0\n        9 0 =\nright   3 1 0\n"
-                     "answer  3 1 <mark>1</mark></pre>")
 
 
 def test_a_task_that_says_nothing_of_its_tokens(made):

@@ -92,7 +92,7 @@ def steps(args):
                 shared.MODEL_NAME, "fpt", None, 0):
             raise ValueError(f"{folder} is a run: it has its own task, model and settings")
         task, run = run_folders.read_run(folder)
-        make = partial(stepping.of_run, run, task, trunk=run.settings["model"], **options)
+        make = partial(stepping.of_run, run, task, trunk=run.settings["built"]["model"], **options)
     else:
         task = make_task(args)
         make = partial(stepping.of_task, task, args.model, freeze=args.freeze, adapt=args.adapt,

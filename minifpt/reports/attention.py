@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..checks import whole
-from ..experiments.runs import BUILT, at_start, read_run, read_settings
+from ..experiments.runs import at_start, read_run, read_settings
 from ..experiments.tables import markdown
 from ..files import outputs, plots
 from ..fpt import FPT
@@ -115,8 +115,8 @@ def subjects(folders, models=(), examples=64, example=None):
     x, _ = task.batch(np.random.default_rng([0, 2]), examples, "test")  # no run draws these
     x = x if example is None else x[example:example + 1]
     mask = needed(task, x)
-    shown = [Subject(TrunkSpec.parse(run.settings["model"]).label,
-                     maps(at_start(folder, run.settings, task), x, mask), maps(run.model, x, mask))
+    shown = [Subject(TrunkSpec.parse(run.settings["built"]["model"]).label,
+                     maps(at_start(folder, run.settings), x, mask), maps(run.model, x, mask))
              for folder, _, run in loaded]
     for model in models:
         fpt = FPT.for_task(task, model, seed=first.settings["seed"], dropout=0.0)
@@ -131,7 +131,7 @@ def subjects(folders, models=(), examples=64, example=None):
 def like(settings):
     """Return the default of ``--model``: random weights of a run's shape.  A run that has random
     weights, a trunk of the user's own, or one without a causal mask gets no reference."""
-    spec = TrunkSpec.parse(settings["model"])
+    spec = TrunkSpec.parse(settings["built"]["model"])
     config = None if spec.kind == "random" else config_for(spec)
     if not hasattr(config, "n_head") or not getattr(config, "causal", True):
         return []                                         # an LSTM has no heads
@@ -279,7 +279,7 @@ def attention(folders, out, models=None, examples=64, example=None, which=None):
     outputs.check(out, KIND)
     outputs.check(out.with_suffix(".csv"), COLUMNS)
     if models is None:
-        models = like(read_settings(folders[0], BUILT)) if len(folders) == 1 else []
+        models = like(read_settings(folders[0])) if len(folders) == 1 else []
     task, x, shown = subjects(folders, models, examples, example)
     if which is not None:
         layers, heads = shown[0].before.mean.shape[:2]

@@ -204,7 +204,8 @@ def read_book(path):
     The text is between the lines ``*** START OF ...`` and ``*** END OF ...``, or their older forms,
     if these exist; a first paragraph such as ``Produced by ...`` goes with the header.  Lines end
     with ``\\n``; typographic quotes, dashes and dots become ASCII.  A file is read as UTF-16 if its
-    first two bytes say so, else as UTF-8 or, where it is not that, as Windows-1252.  It must be a regular file of at most 1 GiB.
+    first two bytes say so, else as UTF-8 or, where it is not that, as Windows-1252.  It must be a
+    regular file of at most 1 GiB.
     """
     raw = read_bytes(path, MOST_TEXT)
     if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
