@@ -25,15 +25,12 @@ from test_data import idx
 from test_refusals import xor
 
 import minifpt
-from minifpt import tasks
 from minifpt.experiments import compare
 from minifpt.experiments.runs import read_history, read_settings
 from minifpt.experiments.runs import read_run as read_back
 from minifpt.files import data, runs, tokenizer
-from minifpt.tasks.listops import SYMBOLS
 
 RUN = dict(steps=2, batch_size=2, eval_every=1, test_examples=2, progress=False)
-LISTS = "Source\tTarget\n( ( ( [MAX 4 ) 3 ) ] )\t4\n[MIN 9 [MAX 0 2 ] [SM 6 7 ] ]\t2\n7\t7\n"
 NUMBERS = ["0", "-1", "1.5", "nan", "inf", "1e308", "9223372036854775808", "9" * 5000, "", "true"]
 TEXTS = [*NUMBERS, "x", "\n", "\0", "\ufeff", "\u2028", "../x", "[" * 99999, '"', "\t", ",,,,"]
 WRONG = st.sampled_from([None, True, 0, -1, 1.5, float("nan"), float("inf"), 10 ** 30, 10 ** 400,
@@ -190,19 +187,6 @@ def read_labelled(read):
     return labelled
 
 
-def read_lists(folder):
-    """Each expression comes to its answer, worked out by replacing what is innermost."""
-    for row, (answer,) in zip(*tasks.get("listops", length=16, files=folder).test_set(),
-                              strict=True):
-        text = " ".join(SYMBOLS[i] for i in row if i < len(SYMBOLS))
-        while inner := re.search(r"\[(MIN|MAX|MED|SM)((?: \d)+) \]", text):
-            numbers = [*map(int, inner[2].split())]
-            value = {"MIN": min, "MAX": max, "MED": lambda x: int(np.median(x)),
-                     "SM": lambda x: sum(x) % 10}[inner[1]](numbers)
-            text = text[:inner.start()] + str(value) + text[inner.end():]
-        assert text == str(answer)
-
-
 def read_proteins(folder):
     proteins, folds = data.remote_homology("valid", folder)
     assert len(proteins) == len(folds) > 0 and folds.max() < 1195 and all(proteins)
@@ -241,8 +225,6 @@ FORMATS = {
         "t10k-images-idx3-ubyte.gz": [of_gzip, of_bytes], "t10k-labels-idx1-ubyte": [of_bytes]}),
     "cifar10": (lambda folder: (folder / "test_batch.bin").write_bytes(bytes(2 * 3073)),
                 read_labelled(data.cifar10), {"test_batch.bin": [of_bytes]}),
-    "listops": (lambda folder: (folder / "basic_test.tsv").write_text(LISTS), read_lists,
-                {"basic_test.tsv": [of_text, of_bytes]}),
     "proteins": (lambda folder: (folder / "remote_homology_valid.json").write_text(json.dumps(
         [{"primary": "MKV", "protein_length": 3, "fold_label": i} for i in range(3)])),
         read_proteins, {"remote_homology_valid.json": [of_json, of_text, of_bytes]}),

@@ -176,7 +176,8 @@ def check_state(state, steps):
     numbers = [step, state["seconds"], *state["sums"], *(x for row in rows for x in row.values())]
     if not (all(type(x) in (int, float) and not abs(x) > sys.float_info.max for x in numbers)
             and 0 <= step <= steps and state["t"] == step and len(state["sums"]) == 3
-            and all({*row} == {*COLUMNS} and row["step"] <= step for row in rows)):
+            and all({*row} == {*COLUMNS} and row["step"] <= step for row in rows)
+            and state["sums"][2] == step - (rows[-1]["step"] if rows else 0)):
         raise ValueError("its state is none that a run writes")
 
 
