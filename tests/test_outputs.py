@@ -122,19 +122,6 @@ def test_an_output_of_ours_is_replaced(here):
         plots.save(plots.figure()[0], Path("curves.png"), "still")
 
 
-@pytest.mark.parametrize("change", [
-    lambda text: text + "a note\n", lambda text: text.replace("report", "steps"),
-    lambda text: "", lambda text: text.replace("<!--", ""), lambda text: "<p>text\n"])
-def test_a_page_without_the_mark_is_the_user_s(tmp_path, change):
-    path = tmp_path / "page.html"
-    outputs.write_text(path, "report", "<p>text\n")
-    assert outputs.is_output(path, "report")
-    path.write_text(change(path.read_text()))
-    assert not outputs.is_output(path, "report")
-    with pytest.raises(ValueError, match="is there already"):
-        outputs.write_text(path, "report", "<p>text")
-
-
 def test_a_comparison_whose_curves_still_rise_says_so():
     runs = {"language": [history(0.7, 0.9, 0.995, 1.0)], "random": [history(0.5, 0.5, 0.54, 0.6)]}
     line = tables.still_rising(tables.Grid({"bit-xor": runs}, {}, {}, [0]))

@@ -442,13 +442,6 @@ def test_a_folder_that_holds_part_of_a_run_is_refused(tmp_path, name):
     refuse(tmp_path / "run", ValueError, f"already holds {content} choose another folder")
 
 
-def test_other_files_in_the_folder_stay(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "notes.txt").write_text("mine")
-    go(tmp_path / "run")
-    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="folders are not locked there")
 def test_one_run_at_a_time_writes_into_a_folder(stopped):
     with locked(stopped):

@@ -208,19 +208,10 @@ def picture(grid, path):
     axes = axes[:len(results)]
     labels = dict.fromkeys(model for models in results.values() for model in models)
     colors, dashes = plots.colors_of(labels), plots.dashes_of(labels)
-    is_long = max(map(len, labels)) > 30
     for ax, (task, models) in zip(axes, results.items(), strict=True):
-        ends = {}
         for model, runs in models.items():
             plots.band(ax, runs, "test_accuracy", colors[model], model, style=dashes[model])
-            ends[model] = float(ax.lines[-1].get_ydata()[-1])
         plots.mark_level(ax, grid.chance(task), "chance")
-        title = tasks.label_of(task)
-        if not is_long:                                   # there is room beside the lines
-            title += f": {plots.finding(ends)}"
-            plots.label_lines(ax, {model: (end, colors[model]) for model, end in ends.items()})
-        ax.set_title(title, fontsize=10.5, loc="left", pad=10)
-        ax.set(xlabel="step", ylabel="test accuracy (%)")
-    if is_long:
-        plots.legend(fig, axes, inside=0)
+        ax.set(title=tasks.label_of(task), xlabel="step", ylabel="test accuracy (%)")
+    plots.legend(fig, axes, inside=0)
     plots.save(fig, path, KIND)
