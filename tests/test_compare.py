@@ -513,17 +513,6 @@ def test_differences_are_paired_and_carry_an_interval():
     assert tables.differences(grid_of({"bit-xor": {"random": runs["random"]}}, {}, {})) == ""
 
 
-def test_arms_of_other_seeds_are_not_paired(tmp_path):
-    runs = {"language": [history(0.2, x) for x in (0.5, 0.7)], "random": [history(0.2, 0.4)]}
-    lines = []
-    for label, seeds in ("language", [0, 1]), ("random", [1]):
-        grid = tables.Grid({"bit-xor": {label: runs[label]}}, {}, {"bit-xor": {label: 1e-3}}, seeds)
-        lines += tables.rows(grid).splitlines()[bool(lines):]
-    (tmp_path / "runs.csv").write_text("\n".join(lines) + "\n")
-    with pytest.raises(ValueError, match="random on bit-xor has the seeds .1., another arm .0, 1."):
-        read_rows(tmp_path / "runs.csv")
-
-
 def test_a_grid_sets_the_option_that_a_task_redraws_to_the_seed(tmp_path, tiny):
     draws = []
     for options, seeds in ({}, range(2)), ({"draw": "2"}, range(2, 5)):

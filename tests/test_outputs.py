@@ -252,11 +252,6 @@ def test_the_history_of_another_run_is_refused(here, refused):
     assert "metrics.csv is not the history that checkpoint.npz holds" in refused("report r0")
 
 
-def test_an_empty_text_has_no_perplexity(here, refused):
-    Path("empty.txt").write_text("")
-    assert "empty.txt: has 0 bytes, expected at least 2" in refused("perplexity empty.txt")
-
-
 def test_pretrained_weights_of_another_source_are_not_replaced(tmp_path, monkeypatch):
     monkeypatch.setattr(pretrain, "SHAPE", dict(n_layer=1, n_head=2, n_embd=8, n_positions=40,
                                                 vocab_size=8))
