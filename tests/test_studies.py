@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import minifpt
-from benchmarks import memory_map, simple, why
+from benchmarks import memory_map, simple, sweeps, why
 from benchmarks import tables as studies
 from benchmarks.tasks import Few
 from benchmarks.words import word
@@ -44,6 +44,18 @@ def test_tables_that_share_a_folder_agree_on_its_runs():
                 assert columns.setdefault((title, arm.folder), rates) == rates
         for arm in table.arms:
             assert arms.setdefault(arm.folder, (arm.model, arm.freeze)) == (arm.model, arm.freeze)
+
+
+def test_a_sweep_of_short_runs_grows_until_its_best_rate_is_within(tmp_path, monkeypatch):
+    monkeypatch.setattr(compare.Cell, "best_rate", lambda cell, sweep: min(max(sweep), 1e-2))
+    column = compare.Column("bit-xor", {}, {"steps": 4, "batch_size": 2}, "xor-long")
+    arms = [sweeps.LongArm("random:1x2x8", seeds=1), compare.Arm("random:1x1x8")]
+    grid = sweeps.grid(tmp_path, [column], arms, range(2), (1e-3, 3e-3), 0.5, progress=False)
+    tried, runs = grid.sweeps["xor-long"].values(), grid.results["xor-long"].values()
+    assert [[*sweep] for sweep in tried] == [[1e-3, 3e-3, 1e-2, 3e-2]] * 2
+    assert {h[-1]["step"] for sweep in tried for short in sweep.values() for h in short} == {2}
+    assert [[h[-1]["step"] for h in histories] for histories in runs] == [[4], [4, 4]]
+    assert {*grid.rates["xor-long"].values()} == {1e-2} and grid.chance("xor-long") == 0.5
 
 
 @pytest.mark.parametrize("label, words", [
