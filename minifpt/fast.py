@@ -20,40 +20,27 @@ from collections import namedtuple
 import numpy as np
 
 from . import functional as F
-
-# These have no faster form.
-from .functional import (  # noqa: F401
-    bias,
-    bias_backward,
-    cross_entropy_backward,
-    dropout,
-    dropout_backward,
-    embedding,
-    embedding_backward,
-    gelu_exact,
-    gelu_exact_backward,
-    grouped_heads,
-    grouped_heads_backward,
-    last_tokens,
-    last_tokens_backward,
-    log_sum_exp_backward,
-    positions,
-    positions_backward,
-    relu,
-    relu_backward,
-    residual,
-    residual_backward,
-    rms_norm,
-    rms_norm_backward,
-    rope,
-    rope_backward,
-    silu,
-    silu_backward,
-    softmax_backward,
-    swiglu,
-    swiglu_backward,
-)
+from .guards import same_shape
 from .machine import shared
+
+# These have no faster form: layers run the formulas.  Only the ids of an embedding are checked,
+# because they come from outside.
+embedding, embedding_backward = F.embedding, F.embedding_backward.raw
+bias, bias_backward = F.bias.raw, F.bias_backward.raw
+positions, positions_backward = F.positions.raw, F.positions_backward.raw
+rms_norm, rms_norm_backward = F.rms_norm.raw, F.rms_norm_backward.raw
+gelu_exact, gelu_exact_backward = F.gelu_exact.raw, F.gelu_exact_backward.raw
+relu, relu_backward = F.relu.raw, F.relu_backward.raw
+silu, silu_backward = F.silu.raw, F.silu_backward.raw
+multiply, multiply_backward = F.multiply.raw, F.multiply_backward.raw
+softmax_backward = F.softmax_backward.raw
+dropout, dropout_backward = F.dropout.raw, F.dropout_backward.raw
+rope, rope_backward = F.rope.raw, F.rope_backward.raw
+grouped_heads, grouped_heads_backward = F.grouped_heads.raw, F.grouped_heads_backward.raw
+residual, residual_backward = F.residual.raw, F.residual_backward.raw
+last_tokens, last_tokens_backward = F.last_tokens.raw, F.last_tokens_backward.raw
+log_sum_exp_backward = F.log_sum_exp_backward.raw
+cross_entropy_backward = F.cross_entropy_backward.raw
 
 TILE = 64                           # queries in a tile of attention
 MAX_TILE_SCORES = 65_536            # scores in a tile, over the heads and examples of a piece
@@ -68,7 +55,8 @@ MAX_RATIO = 16.0                    # of a row's mean to its deviation; beyond, 
 GeluCache = namedtuple("GeluCache", "derivative")
 # top: the largest score of each query (B, H, T, 1); total: the sum of its exp(score - top);
 # masks: for each tile, which entries dropout keeps, or None; p: the probability of dropout.
-TiledAttentionCache = namedtuple("TiledAttentionCache", "qkv n_head causal top total masks p")
+TiledAttentionCache = namedtuple("TiledAttentionCache",
+                                 "qkv n_head causal top total masks p bias")
 
 
 def in_float64(op, x, *args):
@@ -132,7 +120,7 @@ def linear_backward(dy, cache):
     x, w, need = cache
     shape = *(dy if x is None else x).shape[:-1], w.shape[1]
     if dy.shape != shape:                                 # a call only where it is refused
-        F.same_shape(dy, shape)
+        same_shape(dy, shape)
     rows = dy.reshape(-1, w.shape[1])
     dx = product(rows, w.T).reshape(*dy.shape[:-1], len(w)) if need[0] else None
     dw = product(x.reshape(-1, len(w)).T, rows) if need[1] else None
@@ -149,7 +137,7 @@ def unembedding_backward(dy, cache):
     """As :func:`functional.unembedding_backward`, large products on all cores."""
     x, w, need = cache
     V, C = w.shape
-    F.same_shape(dy, (*(dy if x is None else x).shape[:-1], V))
+    same_shape(dy, (*(dy if x is None else x).shape[:-1], V))
     dx = product(dy.reshape(-1, V), w).reshape(*dy.shape[:-1], C) if need[0] else None
     dw = product(dy.reshape(-1, V).T, x.reshape(-1, C)) if need[1] else None
     return dx, dw
@@ -162,13 +150,13 @@ def softmax(x):
     """As :func:`functional.softmax`, without a warning if ``x - max(x)`` overflows: the
     exponential of -inf is 0, as it should be."""
     with np.errstate(over="ignore"):
-        return F.softmax(x)
+        return F.softmax.raw(x)
 
 
 def log_sum_exp(x):
     """As :func:`functional.log_sum_exp`, without a warning, as for :func:`softmax`."""
     with np.errstate(over="ignore"):
-        return F.log_sum_exp(x)
+        return F.log_sum_exp.raw(x)
 
 
 def cross_entropy(logits, targets):
@@ -205,7 +193,7 @@ def layer_norm_backward(dy, cache):
     """As :func:`functional.layer_norm_backward`, in place."""
     xhat, rstd, w, need = cache
     if xhat is not None and dy.shape != xhat.shape:
-        F.same_shape(dy, xhat.shape)
+        same_shape(dy, xhat.shape)
     dx = None
     if need[0]:
         g = dy * w
@@ -257,7 +245,7 @@ def gelu_backward(dy, cache):
     if isinstance(cache, F.ActivationCache):              # its forward pass was traced
         return F.gelu_backward(dy, cache)
     if dy.shape != cache.derivative.shape:
-        F.same_shape(dy, cache.derivative.shape)
+        same_shape(dy, cache.derivative.shape)
     dx = np.empty(dy.shape, np.result_type(dy, cache.derivative))
     _in_pieces(np.multiply, dy, cache.derivative, dx)     # the third array is the result
     return dx
@@ -275,7 +263,7 @@ def _in_pieces(part, *arrays):
 # ------------------------------------------------------------------------ attention
 
 
-def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
+def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None, bias=None):  # noqa: F811
     """As :func:`functional.attention`, in tiles.
 
     A tile is some queries with only the keys that they may read, so that nearly half of a causal
@@ -290,19 +278,22 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
     B, T, _ = qkv.shape
     with np.errstate(over="ignore", invalid="ignore"):
         if past is not None:
+            if bias is not None:
+                raise ValueError("attention: it has a past and a bias, expected at most one")
             return _attention_after(qkv, n_head, causal, past), None
         state = rng.bit_generator.state if p else None
         is_small = T <= TILE and B * n_head * T * T <= 4 * MAX_TILE_SCORES
-        run = F.attention if is_small else _tiled_attention
-        y, cache = run(qkv, n_head, p, rng, causal)
+        run = F.attention.raw if is_small else _tiled_attention
+        options = {} if bias is None else {"bias": bias}
+        y, cache = run(qkv, n_head, p, rng, causal, **options)
         if not math.isfinite(y.sum()):                    # or the sum overflows, which is as well
             if p:                                         # draw the same dropout again
                 rng.bit_generator.state = state
-            y, cache = in_float64(F.attention, qkv, n_head, p, rng, causal)
+            y, cache = in_float64(F.attention.raw, qkv, n_head, p, rng, causal, None, bias)
         return y, cache
 
 
-def _tiled_attention(qkv, n_head, p, rng, causal):
+def _tiled_attention(qkv, n_head, p, rng, causal, bias=None):  # noqa: F811
     q, k, v = F.split_heads(qkv, n_head)
     B, H, T, D = q.shape
     y = np.empty((B, T, H * D), qkv.dtype)
@@ -319,7 +310,7 @@ def _tiled_attention(qkv, n_head, p, rng, causal):
     def part(piece):
         qs, kt = q[piece] * scale, _transposed(k[piece])  # there are fewer queries than scores
         for n, (i, j, n_keys) in enumerate(tiles):
-            s = _scores(qs, kt, i, j, n_keys, causal)
+            s = _scores(qs, kt, i, j, n_keys, causal, bias, piece)
             s -= s.max(axis=-1, keepdims=True, out=tops[*piece, i:j])
             np.exp(s, out=s)
             total = s @ ones[:n_keys]                     # a product sums faster than .sum()
@@ -329,28 +320,29 @@ def _tiled_attention(qkv, n_head, p, rng, causal):
                 total *= 1.0 - p
             np.divide(s @ v[*piece, :n_keys], total, out=heads[*piece, i:j])
     shared(part, _pieces(B, H, T))
-    return y, TiledAttentionCache(qkv, n_head, causal, tops, totals, masks, p)
+    return y, TiledAttentionCache(qkv, n_head, causal, tops, totals, masks, p, bias)
 
 
 def attention_backward(dy, cache):
-    """As :func:`functional.attention_backward`, over the same tiles; return ``dqkv``."""
+    """As :func:`functional.attention_backward`, over the same tiles."""
     if not isinstance(cache, TiledAttentionCache):
-        return F.attention_backward(dy, cache)
-    qkv, n_head, causal, tops, totals, masks, p = cache
+        return F.attention_backward.raw(dy, cache)
+    qkv, n_head, causal, tops, totals, masks, p, bias = cache  # noqa: F811
     q, k, v = F.split_heads(qkv, n_head)
     B, H, T, D = q.shape
-    F.same_shape(dy, (B, T, H * D))
+    same_shape(dy, (B, T, H * D))
     dy = dy.reshape(B, T, H, D).transpose(0, 2, 1, 3)
     dqkv = np.empty(qkv.shape, dy.dtype)
     dq, dk, dv = F.split_heads(dqkv, n_head)
-    tiles, scale = _tiles(T, causal), 1.0 / math.sqrt(D)
+    tiles, scale, pieces = _tiles(T, causal), 1.0 / math.sqrt(D), _pieces(B, H, T)
+    dbias = None if bias is None else np.zeros((H, T, T), dy.dtype)
 
     def part(piece):
         qs, kt, vt = q[piece] * scale, _transposed(k[piece]), _transposed(v[piece])
         for n, (i, j, n_keys) in reversed(list(enumerate(tiles))):
-            a = _scores(qs, kt, i, j, n_keys, causal)     # A * total: smaller arrays are divided
+            a = _scores(qs, kt, i, j, n_keys, causal, bias, piece)
             a -= tops[*piece, i:j]
-            np.exp(a, out=a)
+            np.exp(a, out=a)                              # A * total: smaller arrays are divided
             inverse = 1.0 / totals[*piece, i:j]
             dyt = dy[*piece, i:j] * (inverse / (1.0 - p))
             da = dyt @ vt[..., :n_keys]                   # dA / total
@@ -358,6 +350,8 @@ def attention_backward(dy, cache):
                 da *= masks[n][piece]
             da -= np.vecdot(da, a)[..., None] * inverse
             da *= a                                       # dS
+            if bias is not None:
+                dbias[piece[1], i:j, :n_keys] += da.sum(axis=0)
             if p:
                 a *= masks[n][piece]
             dvt = a.swapaxes(-1, -2) @ dyt
@@ -369,8 +363,14 @@ def attention_backward(dy, cache):
                 dkp[..., :n_keys, :] += dkt
                 dvp[..., :n_keys, :] += dvt
         dk[piece], dv[piece] = dkp, dvp
-    shared(part, _pieces(B, H, T))
-    return dqkv
+    if bias is None:
+        shared(part, pieces)
+        return dqkv
+    same_heads = {}                                       # add to one part of dbias, in order
+    for piece in pieces:
+        same_heads.setdefault(piece[1].start, []).append(piece)
+    shared(lambda pieces: [*map(part, pieces)], list(same_heads.values()))
+    return dqkv, dbias
 
 
 def lstm(x, w_ih, w_hh, b, need=(True, True, True, True)):
@@ -431,9 +431,11 @@ def _transposed(k):
     return np.ascontiguousarray(k.swapaxes(-1, -2))
 
 
-def _scores(qs, kt, i, j, n_keys, causal):
+def _scores(qs, kt, i, j, n_keys, causal, bias=None, piece=None):  # noqa: F811
     """Return the masked scores of the queries i ... j-1 with the first ``n_keys`` keys."""
     s = qs[..., i:j, :] @ kt[..., :n_keys]
+    if bias is not None:
+        s += bias[piece[1], i:j, :n_keys]
     if causal:                                            # only the keys i ... j-1 need a mask
         s[..., i:] += F.causal_mask(j - i, j - i, s.dtype)
     return s

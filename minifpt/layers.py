@@ -164,6 +164,13 @@ def named_layers(layer, name="", ids=None):
                 yield from named_layers(child, f"{name}.{key}".lstrip("."), ids)
 
 
+def check_exports(model):
+    """Raise ``ValueError`` if a model has layers, such as adapters, that Transformers lacks."""
+    if not all(getattr(layer, "exports", True) for _, layer in named_layers(model)):
+        raise ValueError("save: the model has adapters, which Transformers' models lack: merge "
+                         "low-rank ones with adapters.merge(model)")
+
+
 class Linear(Layer):
     """An affine map: ``y = x @ weight + bias``, weight (n_in, n_out), bias (n_out,)."""
 
@@ -261,7 +268,8 @@ class Positions(Layer):
 ACTIVATIONS = {"gelu_new": (ops.gelu, ops.gelu_backward),
                "gelu_pytorch_tanh": (ops.gelu, ops.gelu_backward),
                "gelu": (ops.gelu_exact, ops.gelu_exact_backward),
-               "relu": (ops.relu, ops.relu_backward)}
+               "relu": (ops.relu, ops.relu_backward),
+               "silu": (ops.silu, ops.silu_backward)}
 
 
 class Activation(Layer):
@@ -336,7 +344,9 @@ class Attention(Layer):
         ``past``, a ``KeyValues``, holds the keys and values of the tokens before these; those of
         these tokens are appended.  It is for inference: no backward pass goes through it.
         """
-        p = checks.dropout("Attention", self.dropout, train, rng)
+        p = self.dropout if train else 0.0
+        if p and rng is None:
+            checks.generator("Attention", rng)
         qkv, c_attn = self.c_attn.forward(x)
         y, heads = ops.attention(qkv, self.n_head, p, rng, self.causal, past)
         y, last = ops.last_tokens(y, last) if last else (y, None)
@@ -355,12 +365,14 @@ class Attention(Layer):
 
 
 class MLP(Layer):
-    """The feed-forward part of a block: ``c_fc`` (C, 4C), activation, ``c_proj`` (4C, C)."""
+    """The feed-forward part of a block: ``c_fc`` (C, 4C), activation, ``c_proj`` (4C, C).
+    ``n_inner`` is another width than 4C."""
 
-    def __init__(self, n_embd, dropout=0.0, dtype=np.float32, activation="gelu_new"):
-        self.c_fc = Linear(n_embd, 4 * n_embd, dtype)
+    def __init__(self, n_embd, dropout=0.0, dtype=np.float32, activation="gelu_new", n_inner=None):
+        n_inner = n_inner or 4 * n_embd
+        self.c_fc = Linear(n_embd, n_inner, dtype)
         self.act = Activation(activation)
-        self.c_proj = Linear(4 * n_embd, n_embd, dtype)
+        self.c_proj = Linear(n_inner, n_embd, dtype)
         self.dropout = dropout
 
     def forward(self, x, train=False, rng=None):
@@ -368,7 +380,10 @@ class MLP(Layer):
         x, c_fc = self.c_fc.forward(x)
         x, act = self.act.forward(x)
         y, c_proj = self.c_proj.forward(x)
-        y, dropout = ops.dropout(y, self.dropout if train else 0.0, rng)
+        p = self.dropout if train else 0.0
+        if p and rng is None:
+            checks.generator("MLP", rng)
+        y, dropout = ops.dropout(y, p, rng)
         return y, dict(c_fc=c_fc, act=act, c_proj=c_proj, dropout=dropout)
 
     def backward(self, dy, cache):

@@ -21,8 +21,8 @@ from minifpt.trunks import names as trunks
 
 TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 256}
 COMMANDS = ["train", "compare", "attention", "report", "summary", "plan", "steps",
-            "playground", "new", "check", "grade", "gradcheck", "pretrain", "convert", "generate",
-            "perplexity", "lessons", "worksheet", "info"]
+            "playground", "new", "check", "gradcheck", "pretrain", "convert", "generate",
+            "perplexity", "lessons", "info"]
 
 
 @pytest.fixture(autouse=True)

@@ -54,7 +54,7 @@ def test_a_long_config_is_not_read(tmp_path):
         np.lib.format.write_array(buffer, np.array(" " * (1 << 20)))
         archive.writestr("config.npy", buffer.getvalue())
     with pytest.raises(ValueError, match="^[^\n]*its config has 4,194,[0-9]* bytes[^\n]*$"):
-        weights.load(path)
+        weights.read(path)
 
 
 def test_shapes_are_compared_before_numbers_are_read(tmp_path, monkeypatch):

@@ -25,11 +25,11 @@ from minifpt.functional import (
     LinearCache,
     LogSumExpCache,
     LSTMCache,
+    MultiplyCache,
     PositionsCache,
     RMSNormCache,
     RopeCache,
     SoftmaxCache,
-    SwiGLUCache,
     UnembeddingCache,
     causal_mask,
     in_four,
@@ -308,14 +308,12 @@ def silu_backward(dy, cache):
     return dy * (s + cache.x * s * (1.0 - s))
 
 
-def swiglu(gate, up):
-    activated, cache = silu(gate)
-    return activated * up, SwiGLUCache(cache, activated, up)
+def multiply(gate, up):
+    return gate * up, MultiplyCache(gate, up)
 
 
-def swiglu_backward(dy, cache):
-    silu_cache, activated, up = cache
-    return silu_backward(dy * up, silu_cache), dy * activated
+def multiply_backward(dy, cache):
+    return dy * cache.up, dy * cache.gate
 
 
 def rope(x, n_head, base=10000.0, start=0):
@@ -334,11 +332,11 @@ def grouped_heads(q, k, v, n_head):
     D = C // n_head
     repeated = [a.reshape(B, T, -1, 1, D).repeat(C // a.shape[2], axis=3).reshape(B, T, C)
                 for a in (k, v)]
-    return np.concatenate([q, *repeated], axis=2), GroupedHeadsCache((q.shape, k.shape), n_head)
+    return np.concatenate([q, *repeated], axis=2), GroupedHeadsCache(q.shape, k.shape, n_head)
 
 
 def grouped_heads_backward(dqkv, cache):
-    (B, T, C), shape = cache.shapes
+    (B, T, C), shape = cache.q_shape, cache.k_shape
     D = C // cache.n_head
     dq, dk, dv = np.split(dqkv, 3, axis=2)
     return dq, *(d.reshape(B, T, shape[2] // D, -1, D).sum(axis=3).reshape(shape)

@@ -135,6 +135,7 @@ class Cell:
     label: str                                            # of the arm
     path: Path                                            # TASK/MODEL, below OUT and OUT/choice
     settings: dict
+    rate: float | None = None                             # that of all rates which is the cell's
 
     def jobs(self, out, seeds, rate=None, validation=False):
         """Return a :class:`Job` for each seed, with runs below ``out``."""
@@ -178,8 +179,8 @@ def cells_of(columns, arms):
                    for title, task in zip(titles, all_tasks, strict=True)}
 
 
-def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_options=None,
-         options=None, jobs=1, executor=None, progress=True, ready=None):
+def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=CHOICES,
+         task_options=None, options=None, jobs=1, executor=None, progress=True, ready=None):
     """Run every task with every model and seed and return a ``tables.Grid``.
 
     task_names    names of tasks, or :class:`Column` objects.
@@ -187,6 +188,7 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
     rates         learning rates to try: each trunk takes the one with the highest final accuracy
                   on validation draws, in the mean over ``choices`` validation seeds.  Between
                   equal ones the mean accuracy over the whole run decides.
+    all_rates     run each rate with each seed instead of choosing one.
     task_options  each goes to the named tasks that have it.
     options       steps, batch_size, lr and so on, for all tasks instead of their own defaults.
     jobs          number of processes.
@@ -210,11 +212,15 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
     columns = columns_of(task_names, task_options or {}, options or {})
     seeds = list(dict.fromkeys(seeds))
     cells, chances = cells_of(columns, arms)
+    tries = [(cell, rate) for cell in cells for rate in cell.arm.sweep(rates)]
+    if all_rates:
+        cells = [replace(cell, rate=rate, label=f"{cell.label}, lr {rate:g}")
+                 for cell, rate in tries]
+        tries = []
     if ready is not None:
         ready()
     if executor is not None:                              # its processes may work elsewhere
         out = out.absolute()
-    tries = [(cell, rate) for cell in cells for rate in cell.arm.sweep(rates)]
     total = len(tries) * len(validation_seeds) + len(cells) * len(seeds)
     pool = ProcessPool(jobs) if executor is None and jobs > 1 else nullcontext(executor)
     with pool as executor, progress_bar(total=total, unit="run", progress=progress) as bar:
@@ -228,11 +234,12 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
                   for cell, rate in tries]
         for (cell, rate), histories in zip(tries, histories_of(queues), strict=True):
             sweeps[cell][rate] = histories
-        best = {cell: cell.best_rate(sweep) for cell, sweep in sweeps.items() if sweep}
-        runs = histories_of([cell.jobs(out, seeds, best.get(cell)) for cell in cells])
+        best = {cell: cell.best_rate(sweep) if sweep else cell.rate
+                for cell, sweep in sweeps.items()}
+        runs = histories_of([cell.jobs(out, seeds, best[cell]) for cell in cells])
     results = tables.Grid({}, {}, {}, seeds, chances)
     for cell, histories in zip(cells, runs, strict=True):
-        results.add(cell.title, cell.label, histories, best.get(cell, cell.settings["lr"]),
+        results.add(cell.title, cell.label, histories, best[cell] or cell.settings["lr"],
                     sweeps[cell])
     return results
 
@@ -252,8 +259,8 @@ def compare(out, task_names, models, seeds, **options):
     It writes ``OUT/table.md``, ``runs.csv``, ``curves.png`` and, with learning rates to try,
     ``sweep.png``, and refuses to replace files that minifpt did not write."""
     out = Path(out)
-    names = ["table.md", "runs.csv", "curves.png"]
-    check_outputs(out, *names, *(["sweep.png"] if options.get("rates") else []))
+    has_sweep = options.get("rates") and not options.get("all_rates")
+    check_outputs(out, "table.md", "runs.csv", "curves.png", *(["sweep.png"] if has_sweep else []))
     results = grid(out, task_names, models, seeds, **options)
     text = "\n\n".join(filter(None, [tables.table(results), tables.differences(results),
                                     tables.still_rising(results)]))

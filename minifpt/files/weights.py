@@ -10,17 +10,20 @@ import os
 import re
 import sys
 import zipfile
+from dataclasses import fields
 from functools import cache, partial
 from pathlib import Path
 from textwrap import shorten
 
 import numpy as np
 
+from ..checks import brief
 from ..machine import shared
 from ..users import suggestion
 from . import (
     DAMAGE,
     cache_folder,
+    families,
     heads,
     huggingface,
     one_line,
@@ -32,6 +35,7 @@ from . import (
 )
 from .huggingface import Tensor
 
+TABLES = "wte.weight", "lm_head.weight"                   # of a language model, not of its trunk
 PACKAGE = Path(__file__).resolve().parent.parent
 MOST_CONFIG = 1 << 20                                     # bytes of a file's config
 
@@ -50,7 +54,7 @@ def available():
 def origin(name):
     """Return the origin of the weights ``name`` as text: hub id and commit, or a command."""
     try:
-        config, _ = load(find(name))
+        config, _ = read(find(name))
     except (ValueError, OSError) as e:
         return one_line(e)
     parts = [str(config[key]) for key in ("command", "source", "revision") if key in config]
@@ -105,7 +109,63 @@ def file_name(name):
     return str(name).replace("/", "--")
 
 
-def load(path, dropout=None):
+def load(kind, name, dtype=np.float32, dropout=None):
+    """Return a model of the class ``kind``, a GPT-2's trunk or language model, with weights.
+
+    name      a name in ``weights/`` or in the user's cache folder, where ``minifpt convert``
+              writes; the path of an ``.npz`` weight file; or a folder or file that Transformers
+              saved: ``config.json`` and ``model.safetensors`` or its shards.
+    dropout   replaces the file's dropout.
+
+    Raises ``FileNotFoundError`` for an unknown name.  Raises ``ValueError`` with the parameter and
+    its shapes for a file that does not fit.
+    """
+    path = find(name)
+    settings, tensors = read(path, dropout)
+    config = config_of(settings, path, kind.config_type)
+    check_size(path, config, tensors)
+    model = kind(config, seed=None, dtype=dtype)
+    # A weight file may hold the tables of a language model, which a trunk does not have.
+    read_into(path, by_gpt2_name(model), tensors, TABLES)
+    return model
+
+
+def by_gpt2_name(model):
+    """Return [(name, array)] of a model's parameters by GPT-2's names, which lack ``trunk.``."""
+    return [(name.removeprefix("trunk."), p.data) for name, p in model.named_parameters()]
+
+
+def config_of(settings, path, kind):
+    """Return a config of the class ``kind`` from a weight file's, a dict that may hold more."""
+    family = settings.get("model_type", "gpt2")
+    if family not in kind.families:
+        raise ValueError(f"{path}: model_type is {brief(family)}, expected "
+                         f"{' or '.join(map(repr, kind.families))}")
+    known = {f.name for f in fields(kind)}
+    try:
+        return kind(**{k: v for k, v in settings.items() if k in known})
+    except (TypeError, ValueError) as e:
+        raise ValueError(f"{path}: bad config: {e}") from None
+
+
+def check_size(path, config, tensors):
+    """Raise ``ValueError`` for a config of a model that is larger than the file's tensors, before
+    the memory of such a model is asked for."""
+    blocks = {name.split(".")[1] for name in tensors if name.startswith("h.")}
+    if len(blocks) != config.n_layer:
+        raise ValueError(f"{path}: holds {len(blocks)} blocks, its config says n_layer "
+                         f"{config.n_layer}")
+    inner = getattr(config, "n_inner", 4 * config.n_embd)
+    for name, *shape in (("wpe.weight", config.n_positions, config.n_embd),
+                         ("wte.weight", config.vocab_size, config.n_embd),
+                         ("h.0.mlp.c_fc.weight", config.n_embd, inner),
+                         ("h.0.mlp.up_proj.weight", config.n_embd, inner)):
+        if name in tensors and tensors[name].shape != tuple(shape):
+            raise ValueError(f"{path}: '{name}' has shape {tensors[name].shape}, expected "
+                             f"{tuple(shape)}")
+
+
+def read(path, dropout=None):
     """Return ``(config, tensors)`` of a weight file or a checkpoint of Transformers: a dict, and
     {name: :class:`minifpt.files.huggingface.Tensor`}, whose numbers are not read yet.
     ``dropout`` replaces the file's.
@@ -113,7 +173,7 @@ def load(path, dropout=None):
     Raises ``ValueError`` if the file is not a weight file or is damaged.
     """
     if huggingface.is_checkpoint(path):
-        return huggingface.load_checkpoint(path, dropout)
+        return families.load_checkpoint(path, dropout)
     try:
         archive = zipfile.ZipFile(regular(path))          # closes with its last tensor
         headers = heads(archive)

@@ -46,8 +46,8 @@ FORMULAS = {
                    "b": Formula("c", "dy[~c]", "~")},
     "rms_norm": {"x": Formula("~c", "(dy[~c] * w[c] - xhat[~c] * mean_g_xhat[~0]) * rstd[~0]"),
                  "w": Formula("c", "dy[~c] * xhat[~c]", "~")},
-    "swiglu": {"gate": Formula("~c", "slope_gate[~c] * dy[~c] * up[~c]"),
-               "up": Formula("~c", "dy[~c] * activated[~c]")},
+    "multiply": {"gate": Formula("~c", "dy[~c] * up[~c]"),
+                 "up": Formula("~c", "dy[~c] * gate[~c]")},
     "rope": {"x": Formula("btc", "back[btc]")},
     "grouped_heads": {"q": Formula("btc", "dq[btc]"),
                       "k": Formula("btc", "dk[btcr]", "r"),
@@ -95,12 +95,10 @@ def operands(step, inner):
         names["scale"] = 1.0 / q.shape[-1] ** 0.5
         if "softmax" in inner:
             names["ds"] = inner["softmax"].output
-    elif op == "swiglu":
-        names["slope_gate"] = F.silu_backward(np.ones_like(dy), F.ActivationCache(names["x"]))
     elif op == "rope":
         names["back"] = step.output
     elif op == "grouped_heads":
-        (B, T, C), (*_, few), n_head = *names["shapes"], names["n_head"]
+        (B, T, C), (*_, few), n_head = names["q_shape"], names["k_shape"], names["n_head"]
         D = C // n_head
         names["dq"], dk, dv = np.split(names["dqkv"], 3, axis=2)
         for name, d in (("dk", dk), ("dv", dv)):          # (B, T, few, copies)
