@@ -15,7 +15,7 @@ from test_train import checkpoint, same_checkpoint
 import minifpt
 from minifpt import cli, functional, tasks
 from minifpt.cli import viewing
-from minifpt.experiments import compare, plan, pretrain
+from minifpt.experiments import plan, pretrain
 from minifpt.gradients import GradcheckReport
 from minifpt.trunks import names as trunks
 
@@ -230,7 +230,7 @@ def test_a_task_of_the_user_s_own(folder, own, named):
     ("hard", "False", False), ("model", "7", "7"), ("at_most", "9", 9), ("n", 7, 7),
     ("hard", True, True)])
 def test_options_are_read_as_what_their_defaults_are(own, option, text, value):
-    task = compare.make_task("mine.py:Noisy", {option: text})
+    task = tasks.get("mine.py:Noisy", **{option: text})
     assert task.options[option] == value and type(task.options[option]) is type(value)
 
 

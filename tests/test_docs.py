@@ -11,8 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
-from minifpt import cli, layers, trunks
-from minifpt.experiments import compare
+from minifpt import cli, layers, tasks, trunks
 from minifpt.freeze import FreezeMask
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -81,7 +80,7 @@ def test_the_commands_parse(path, tmp_path, monkeypatch):
     for argv in commands(path):
         args = cli.parser(argv).parse_args(argv)          # exits where it is wrong
         for task in getattr(args, "tasks", []):
-            compare.task_class(task)
+            tasks.task_class(task)
         if args.run.__name__ in ("train", "compare", "summary", "plan"):
             for model in getattr(args, "models", None) or [args.model]:
                 is_own = trunks.TrunkSpec.parse(model).kind == "own"

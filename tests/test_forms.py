@@ -226,7 +226,7 @@ def test_a_run_records_its_start(tmp_path, fails):
     assert cli.main([*words, "aligned", "--steps", 2]) == 0
     assert json.loads((tmp_path / "run" / "config.json").read_text())["start"] == "aligned"
     task, run = runs.read_run(tmp_path / "run")
-    assert np.trace(first_form(runs.at_start(tmp_path / "run", run.settings, task))) > 0
+    assert np.trace(first_form(runs.at_start(tmp_path / "run", run.settings))) > 0
     assert "start = aligned, not opposed" in fails(*words, "opposed", "--steps", 4, "--resume")
 
 

@@ -228,8 +228,6 @@ FORMATS = {
         "t10k-images-idx3-ubyte.gz": [of_gzip, of_bytes], "t10k-labels-idx1-ubyte": [of_bytes]}),
     "cifar10": (lambda folder: (folder / "test_batch.bin").write_bytes(bytes(2 * 3073)),
                 read_labelled(data.cifar10), {"test_batch.bin": [of_bytes]}),
-    "listops": (lambda folder: (folder / "basic_test.tsv").write_text(LISTS), read_lists,
-                {"basic_test.tsv": [of_text, of_bytes]}),
     "proteins": (lambda folder: (folder / "remote_homology_valid.json").write_text(json.dumps(
         [record("MKV", i) for i in range(3)])),
         read_proteins, {"remote_homology_valid.json": [of_json, of_text, of_bytes]}),

@@ -8,14 +8,11 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from conftest import refused
 
 import minifpt
 from minifpt import cli, tasks
 from minifpt.experiments import plan
-from minifpt.files import weights
 from minifpt.freeze import FreezeMask
-from minifpt.gpt2 import SHAPES
 from minifpt.trunks.names import TrunkSpec
 
 
@@ -63,22 +60,6 @@ def test_examples_need_no_data(task, monkeypatch):
     assert x.shape == (3, task.tokens, task.input_dim) and x.dtype == np.float32
     loss, dlogits = task.loss(np.zeros((3, task.output_tokens, task.output_dim), np.float32), y)
     assert loss == pytest.approx(np.log(task.classes), rel=1e-6)
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_shapes_by_name_need_no_weights(name, monkeypatch):
-    monkeypatch.setattr(weights, "folders", lambda: [])
-    want = minifpt.GPT2Config(**SHAPES[name], dropout=0.3)
-    assert minifpt.trunks.config_for(name, 0.3) == want
-    assert minifpt.trunks.config_for(f"random:{name}", 0.3) == want
-    assert minifpt.trunks.config_for(f"{name}+attn=random:{name}+mlp={name}", 0.3) == want
-
-
-@pytest.mark.parametrize("model", ["nope", "statistics:nope", "nope+attn=random",
-                                   "random+attn=nope"])
-def test_an_unknown_model_is_refused(model):
-    with refused("no weights 'nope'", FileNotFoundError):
-        plan_of(tasks.get("bit-xor"), model)
 
 
 def test_a_trunk_that_takes_long_or_does_not_fit_says_so_at_once(capsys):

@@ -12,7 +12,7 @@ import pytest
 from conftest import refused
 
 import minifpt
-from benchmarks import memory_map, results, simple, why
+from benchmarks import memory_map, results, simple, sweeps, why
 from benchmarks import tables as studies
 from benchmarks.grids import read_rows
 from benchmarks.tasks import Few
@@ -189,12 +189,12 @@ def test_the_steps_of_lesson_22_are_the_measured_ones():
 def test_the_tables_of_our_own_have_arms_and_tasks_that_can_be_made():
     for name, table in studies.STUDIES.items():
         labels = [arm.full_label() for arm in table.arms]
-        titles = [column.title or compare.make_task(column.task, column.options).name
+        titles = [column.title or tasks.get(column.task, **column.options).name
                   for column in table.columns]
         assert len({*labels}) == len(labels) and len({*titles}) == len(titles), name
         assert all(TrunkSpec.parse(arm.model) for arm in table.arms), name
     settings = [*itertools.chain(*why.STUDIES.values())]
-    assert all(compare.task_class(task) for task in {setting["task"] for setting in settings})
+    assert all(tasks.task_class(task) for task in {setting["task"] for setting in settings})
     names = {why.name_of(setting["trunk"], setting["angle"]) for setting in settings}
     assert all(TrunkSpec.parse(name) for name in names)
 
@@ -204,14 +204,26 @@ def test_tables_that_share_a_folder_agree_on_its_runs():
     columns, arms = {}, {}
     for name, table in (reproduce.TABLES | studies.STUDIES).items():
         for column in table.columns:
-            title = column.title or compare.make_task(column.task, column.options).name
-            title = (name, title) if table.share else title         # in a folder of its own
+            title = column.title or tasks.get(column.task, **column.options).name
+            title = (name, title) if hasattr(table, "share") else title     # its own folder
             assert columns.setdefault(title, column) == column
             for arm in table.arms:
                 rates = arm.sweep(table.rates)
                 assert columns.setdefault((title, arm.folder), rates) == rates
         for arm in table.arms:
             assert arms.setdefault(arm.folder, (arm.model, arm.freeze)) == (arm.model, arm.freeze)
+
+
+def test_a_sweep_of_short_runs_grows_until_its_best_rate_is_within(tmp_path, monkeypatch):
+    monkeypatch.setattr(compare.Cell, "best_rate", lambda cell, sweep: min(max(sweep), 1e-2))
+    column = compare.Column("bit-xor", {}, {"steps": 4, "batch_size": 2}, "xor-long")
+    arms = [sweeps.LongArm("random:1x2x8", seeds=1), compare.Arm("random:1x1x8")]
+    grid = sweeps.grid(tmp_path, [column], arms, range(2), (1e-3, 3e-3), 0.5, progress=False)
+    tried, runs = grid.sweeps["xor-long"].values(), grid.results["xor-long"].values()
+    assert [[*sweep] for sweep in tried] == [[1e-3, 3e-3, 1e-2, 3e-2]] * 2
+    assert {h[-1]["step"] for sweep in tried for short in sweep.values() for h in short} == {2}
+    assert [[h[-1]["step"] for h in histories] for histories in runs] == [[4], [4, 4]]
+    assert {*grid.rates["xor-long"].values()} == {1e-2} and grid.chance("xor-long") == 0.5
 
 
 @pytest.mark.parametrize("label, words", [

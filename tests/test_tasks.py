@@ -141,7 +141,7 @@ def test_nan_logits_are_not_counted_as_right(make, stored, name):
     ("bit-memory", {"m": 1}, "no option 'm': its options are strings, bits, patch"),
     ("bit-xor", {"name": "x"}, "bit-xor has no option 'name'"),
     ("bit-xor", {"n": 0}, "n must be a whole number, at least 1, got 0"),
-    ("bit-xor", {"n": "5"}, "n must be a whole number, at least 1, got '5'"),
+    ("bit-xor", {"n": "five"}, "n must be a whole number, got 'five'"),
     ("bit-memory", {"strings": -1}, "strings must be"),
     ("bit-memory", {"bits": 100, "patch": 30}, "divisible by patch, got bits=100 and patch=30"),
     ("digits", {"size": 7}, "size must be a whole number, at least 8, got 7"),
@@ -161,7 +161,7 @@ def test_nan_logits_are_not_counted_as_right(make, stored, name):
     ("cifar10", {"patch": 0}, "patch must be"), ("cifar10", {"augment": "yes"}, "augment must be"),
     ("cifar10", {"augment": 1}, "true or false, got 1"), ("cifar10", {"size": 32}, "no option"),
     ("cifar10-gray", {"side": 12}, "side must be 32, 16, 8 or 4, got 12"),
-    ("cifar10-gray", {"side": "16"}, "side must be"), ("cifar10-gray", {"patch": 2}, "no option"),
+    ("cifar10-gray", {"patch": 2}, "no option"),
     ("listops", {"length": 3}, "length must be"), ("listops", {"depth": 0}, "depth must be"),
     ("listops", {"depth": 501}, "depth must be .* at most 500"),
     ("listops", {"arguments": 1}, "arguments must be"),
@@ -169,7 +169,6 @@ def test_nan_logits_are_not_counted_as_right(make, stored, name):
     ("typos", {"share": 1}, "share must be"), ("typos", {"share": np.nan}, "share must be"),
     ("typos", {"tokens": 20_000}, "expected more than tokens=20000"),
     ("homology", {"length": 0}, "length must be"),
-    ("homology", {"length": "9"}, "length must be"),
     ("homology", {"holdout": "clan"}, "'clan', expected one of fold, superfamily, family")])
 def test_unknown_names_and_bad_options_are_refused(tmp_path, monkeypatch, name, options, message):
     monkeypatch.chdir(tmp_path)
@@ -407,8 +406,10 @@ def test_digits_are_all_different_and_the_test_set_is_fixed_and_fair():
 # ------------------------------------------------------------------------------- text
 
 
-def book(path, body, start="*** START OF THE BOOK ***", end="*** END OF THE BOOK ***"):
-    path.write_bytes(f"licence\r\n{start}\r\n{body}\r\n{end}\r\nlicence\r\n".encode())
+def book(path, body, start="*** START OF THE BOOK ***", end="*** END OF THE BOOK ***",
+         newline="\r\n"):
+    text = f"licence\n{start}\n{body}\n{end}\nlicence\n".replace("\r", "")
+    path.write_bytes(text.replace("\n", newline).encode())
     return path
 
 
@@ -437,10 +438,22 @@ def test_text_y_is_the_next_byte_and_the_splits_are_disjoint(tmp_path):
 @pytest.mark.parametrize("start, end", [
     ("*** START OF THIS PROJECT GUTENBERG EBOOK ULYSSES ***", "*** END OF THIS EBOOK ***"),
     ("***START OF THE PROJECT GUTENBERG EBOOK X***", "***END OF THE PROJECT GUTENBERG EBOOK X***"),
-    ("*** START OF A ***", "End of the Project Gutenberg EBook of A\r\n\r\n*** END OF A ***")])
-def test_text_keeps_what_stands_between_the_markers(tmp_path, start, end):
-    path = book(tmp_path / "a.txt", "One.\r\n\r\nThe END OF it; *** START OF x.", start, end)
-    assert tasks.text.read_book(path) == b"One.\n\nThe END OF it; *** START OF x."
+    ("*** START OF A ***", "End of the Project Gutenberg EBook of A\n\n*** END OF A ***"),
+    ("*** START OF THE PROJECT GUTENBERG EBOOK A LONG\nTITLE ***",
+     "End of The Project Gutenberg Etext of A"),
+    ("*** START OF A ***\n\n\nProduced by A. Person and\nothers\n\n",
+     "END OF PROJECT GUTENBERG'S A"),
+    ("*** START OF A ***\n\nE-text prepared by A. Person\n\n", "*** END OF A"),
+    ("*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*\n",
+     "\nEnd of this Project Gutenberg Etext"),
+])
+@pytest.mark.parametrize("newline", ["\r\n", "\r"])
+def test_text_keeps_what_stands_between_the_markers(tmp_path, start, end, newline):
+    text = "One.\n\nThe END OF it; *** START OF x.\nProduced by A.\n\nThe end."
+    assert tasks.text.read_book(book(tmp_path / "a.txt", text, start, end, newline)
+                                ) == text.encode()
+    (tmp_path / "b.txt").write_text("Produced by me.\n\nA text of one's own.")
+    assert tasks.text.read_book(tmp_path / "b.txt") == b"Produced by me.\n\nA text of one's own."
 
 
 @pytest.mark.parametrize("text, encoding, expected", [

@@ -168,13 +168,13 @@ def test_a_name_of_letters_of_another_alphabet_is_taken(capsys):
     ["summary", "--model", "pipe.npz"], ["summary", "--model", "statistics:pipe.npz"],
     ["summary", "--model", "folder"], ["generate", "--model", "folder"],
     ["generate", "--model", "folder/model.safetensors"], ["perplexity", "pipe.txt"],
-    ["convert", "folder"], ["train", "listops", "--files", "folder"], ["check", "pipe.py"],
+    ["convert", "folder"], ["check", "pipe.py"],
     ["train", "bit-xor", "--functional", "pipe.py"], ["train", "text", "--files", "pipe.txt"],
     ["train", "mnist", "--data", "folder"], ["report", "folder"], ["compare", "folder"]])
 def test_no_command_waits_for_a_pipe(argv, fails):
     Path("folder").mkdir()
     for name in ("pipe.py", "pipe.npz", "pipe.txt", "folder/config.json", "folder/merges.txt",
-                 "folder/basic_train.tsv", "folder/train-images-idx3-ubyte.gz"):
+                 "folder/train-images-idx3-ubyte.gz"):
         os.mkfifo(name)
     Path("folder/model.safetensors").write_bytes(b"no tensors")
     fails(*argv)

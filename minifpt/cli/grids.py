@@ -6,6 +6,7 @@ from ..experiments import compare as experiments
 from ..experiments import reproduce as reproducing
 from ..experiments.compare import Arm
 from ..files import one_line
+from ..tasks import member, task_class
 from ..trunks.forms import STARTS
 from . import options as shared
 from .formatting import print_rows, say
@@ -63,8 +64,8 @@ def compare(args):
     if args.all_rates and not args.rates:
         raise ValueError("compare: --all-rates needs --rates")
     for name in task_names(args) if args.rates and not args.all_rates else ():
-        kind = experiments.task_class(name)
-        if isinstance(kind, type) and "validation" not in getattr(kind, "splits", ()):
+        kind = task_class(name)
+        if isinstance(kind, type) and "validation" not in member(kind, "splits"):
             say(f"{name} has no split 'validation': its learning rates are chosen on training "
                 "examples")
     arms = [Arm(model, mask, adapt=None if adapter == "none" else adapter,

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import tasks
-from ..experiments import compare as experiments
 from ..trunks import TrunkSpec, config_for, forms
 from ..user_files import USERS_OWN
 
@@ -135,7 +134,8 @@ RUN = {                                                   # settings of a run
     "schedule": (None, "learning rate over time"),
     "clip": (float, "largest norm of all gradients together"),
     "warmup": (whole, "steps over which the learning rate rises"),
-    "eval_every": (whole, "steps between tests")}
+    "eval_every": (whole, "steps between tests"),
+    "test_examples": (whole, "examples in each test")}
 # Names of options: a task's option of such a name is --task-NAME.
 RESERVED = {*RUN, "model", "freeze", "adapt", "start", "seed", "out"}
 
@@ -189,7 +189,7 @@ def add_task_options(sub, argv):
     named = named_tasks(argv)
     owners = {}
     for name in dict.fromkeys([*tasks.names(), *named]):
-        for parameter in inspect.signature(experiments.task_class(name)).parameters.values():
+        for parameter in inspect.signature(tasks.task_class(name)).parameters.values():
             owners.setdefault(parameter.name, {})[name] = parameter.default
     command = sub.prog.split()[-1]
     group = sub.add_argument_group(
@@ -256,7 +256,7 @@ def make_task(args, default=None):
     named = task_names(args, default)
     if len(named) > 1:
         raise ValueError(f"expected one TASK, got {' '.join(named)}")
-    return experiments.make_task(named[0], task_options_of(args), shared=())
+    return tasks.get(named[0], **task_options_of(args))
 
 
 def given_options(args, *names):

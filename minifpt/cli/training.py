@@ -69,8 +69,8 @@ def say_wrong_loss(task, name):
            help="continue the run in --out, or the task's newest run"),
     *shared.rare(
         shared.ADAPT, shared.START,
-        *run_options("schedule", "dropout", "clip", "warmup", "eval_every",
-                     clip="1", eval_every="100"),
+        *run_options("schedule", "dropout", "clip", "warmup", "eval_every", "test_examples",
+                     clip="1", eval_every="100", test_examples="256, in the last all"),
         option("--checkpoint-every", type=whole, default=500, metavar="N",
                help="steps between checkpoints (default: 500)"),
         option("--functional", type=path, metavar="FILE",
@@ -85,6 +85,9 @@ def train(args):
         raise ValueError("train: --skip-check needs --functional FILE")
     if ".py:" in task_names(args)[0] and not args.resume:
         say_wrong_loss(task, task_names(args)[0])
+    settings = given_options(args, *shared.RUN)
+    if args.test_examples is not None:
+        settings["last_test"] = args.test_examples
     with own.using(args.functional, args.skip_check) if args.functional else nullcontext() as mine:
         if mine and not mine.functions:
             raise ValueError(f"{mine.path}: none of its functions is written, so the run would use "
@@ -95,14 +98,14 @@ def train(args):
             task, args.model, out, freeze=args.freeze, adapt=args.adapt, start=args.start,
             seed=args.seed, resume=args.resume, source=task_names(args)[0],
             checkpoint_every=args.checkpoint_every, config=mine and mine.settings,
-            **given_options(args, *shared.RUN))
+            **settings)
     last = history[-1]
     total, trained = (sum(n) for n in zip(*model.counts(task.tokens).values(), strict=True))
     positions = getattr(config_for(args.model), "n_positions", None)
     if positions and getattr(model.trunk.config, "n_positions", 0) > positions:
         print(f"{args.model} has {positions:,} positions: the other "
               f"{model.trunk.config.n_positions - positions:,} were drawn as for a new trunk")
-    held_out = task.test_set() if hasattr(task, "test_set") else None
+    held_out = None if args.test_examples else tasks.member(task, "test_set")()
     n = f"{len(held_out[0])} examples" if held_out else "fresh draws"
     say(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({n}) after "
           f"{last['step']} steps, {last['seconds']:.0f} s, {trained:,} of {total:,} parameters "

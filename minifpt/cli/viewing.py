@@ -84,7 +84,7 @@ def steps(args):
                 shared.MODEL_NAME, "fpt", None, 0):
             raise ValueError(f"{folder} is a run: it has its own task, model and settings")
         task, run = run_folders.read_run(folder)
-        make = partial(stepping.of_run, run, task, trunk=run.settings["model"],
+        make = partial(stepping.of_run, run, task, trunk=run.settings["built"]["model"],
                        differences=args.differences)
     else:
         task = make_task(args)
@@ -122,17 +122,13 @@ def report(args):
         "same shape, for a single run with pretrained weights)")),
     option("--examples", type=whole, default=64, metavar="N",
            help="test examples to average over (default: 64)"),
-    option("--example", type=whole, metavar="I",
-           help="draw only this example, counted from 0 (default: all)"),
-    option("--map", metavar="LAYER.HEAD",
-           help="map to draw large, counted from 0 (default: most attention where needed)"),
     option("--out", type=path, help=(
         "a .png, with a .csv beside it (default: attention.png in the first run's folder)")),
     epilog=shared.TRUNKS)
 def attention(args):
     out = args.out or args.runs[0] / "attention.png"
     models = args.model if args.model != ["none"] else []
-    table = attention_maps.attention(args.runs, out, models, args.examples, args.example, args.map)
+    table = attention_maps.attention(args.runs, out, models, args.examples)
     say(table)
     if "where needed" in table:
         say("where needed: share of attention on the tokens that the answer needs, mean of all "

@@ -55,7 +55,7 @@ def slow_kernels(kernels, extensions):
 
 @takes(
     option("source", choices=pretraining.SOURCES, metavar="SOURCE",
-           help=", ".join(f"{k} ({v})" for k, v in pretraining.SOURCES.items())),
+           help=", ".join(f"{k} ({v.words})" for k, v in pretraining.SOURCES.items())),
     option("--text", nargs="+", metavar="FILE|FOLDER",
            help="for language, masked: text files or folders of *.txt"),
     option("--data", metavar="FOLDER",
@@ -75,7 +75,7 @@ def pretrain(args):
                                 resume=args.resume,
                                 **given_options(args, "steps", "batch_size", "lr"))[-1]
     say(f"{out}: {last['test_loss']:.3f} nats, {100 * last['test_accuracy']:.1f} % accuracy on "
-        f"held-out data, {pretraining.SOURCES[args.source]}")
+        f"held-out data, {pretraining.SOURCES[args.source].words}")
 
 
 @takes(
