@@ -14,7 +14,8 @@ HOME = os.environ.get("MINIFPT_HOME", "")
 
 class BuildPy(build_py):
     """Starts from an empty ``build/lib``, which would bring back what an older version had, and
-    leaves out ``lessons/build.py``: of that folder the package takes notebooks and solutions."""
+    leaves out the scripts in ``lessons``: of that folder the package takes notebooks and
+    solutions."""
 
     def run(self):
         shutil.rmtree(self.build_lib, ignore_errors=True)

@@ -20,40 +20,27 @@ from collections import namedtuple
 import numpy as np
 
 from . import functional as F
-
-# These have no faster form.
-from .functional import (  # noqa: F401
-    bias,
-    bias_backward,
-    cross_entropy_backward,
-    dropout,
-    dropout_backward,
-    embedding,
-    embedding_backward,
-    gelu_exact,
-    gelu_exact_backward,
-    grouped_heads,
-    grouped_heads_backward,
-    last_tokens,
-    last_tokens_backward,
-    log_sum_exp_backward,
-    positions,
-    positions_backward,
-    relu,
-    relu_backward,
-    residual,
-    residual_backward,
-    rms_norm,
-    rms_norm_backward,
-    rope,
-    rope_backward,
-    silu,
-    silu_backward,
-    softmax_backward,
-    swiglu,
-    swiglu_backward,
-)
+from .guards import same_shape
 from .machine import shared
+
+# These have no faster form: layers run the formulas.  Only the ids of an embedding are checked,
+# because they come from outside.
+embedding, embedding_backward = F.embedding, F.embedding_backward.raw
+bias, bias_backward = F.bias.raw, F.bias_backward.raw
+positions, positions_backward = F.positions.raw, F.positions_backward.raw
+rms_norm, rms_norm_backward = F.rms_norm.raw, F.rms_norm_backward.raw
+gelu_exact, gelu_exact_backward = F.gelu_exact.raw, F.gelu_exact_backward.raw
+relu, relu_backward = F.relu.raw, F.relu_backward.raw
+silu, silu_backward = F.silu.raw, F.silu_backward.raw
+swiglu, swiglu_backward = F.swiglu.raw, F.swiglu_backward.raw
+softmax_backward = F.softmax_backward.raw
+dropout, dropout_backward = F.dropout.raw, F.dropout_backward.raw
+rope, rope_backward = F.rope.raw, F.rope_backward.raw
+grouped_heads, grouped_heads_backward = F.grouped_heads.raw, F.grouped_heads_backward.raw
+residual, residual_backward = F.residual.raw, F.residual_backward.raw
+last_tokens, last_tokens_backward = F.last_tokens.raw, F.last_tokens_backward.raw
+log_sum_exp_backward = F.log_sum_exp_backward.raw
+cross_entropy_backward = F.cross_entropy_backward.raw
 
 TILE = 64                           # queries in a tile of attention
 MAX_TILE_SCORES = 65_536            # scores in a tile, over the heads and examples of a piece
@@ -132,7 +119,7 @@ def linear_backward(dy, cache):
     x, w, need = cache
     shape = *(dy if x is None else x).shape[:-1], w.shape[1]
     if dy.shape != shape:                                 # a call only where it is refused
-        F.same_shape(dy, shape)
+        same_shape(dy, shape)
     rows = dy.reshape(-1, w.shape[1])
     dx = product(rows, w.T).reshape(*dy.shape[:-1], len(w)) if need[0] else None
     dw = product(x.reshape(-1, len(w)).T, rows) if need[1] else None
@@ -149,7 +136,7 @@ def unembedding_backward(dy, cache):
     """As :func:`functional.unembedding_backward`, large products on all cores."""
     x, w, need = cache
     V, C = w.shape
-    F.same_shape(dy, (*(dy if x is None else x).shape[:-1], V))
+    same_shape(dy, (*(dy if x is None else x).shape[:-1], V))
     dx = product(dy.reshape(-1, V), w).reshape(*dy.shape[:-1], C) if need[0] else None
     dw = product(dy.reshape(-1, V).T, x.reshape(-1, C)) if need[1] else None
     return dx, dw
@@ -162,13 +149,13 @@ def softmax(x):
     """As :func:`functional.softmax`, without a warning if ``x - max(x)`` overflows: the
     exponential of -inf is 0, as it should be."""
     with np.errstate(over="ignore"):
-        return F.softmax(x)
+        return F.softmax.raw(x)
 
 
 def log_sum_exp(x):
     """As :func:`functional.log_sum_exp`, without a warning, as for :func:`softmax`."""
     with np.errstate(over="ignore"):
-        return F.log_sum_exp(x)
+        return F.log_sum_exp.raw(x)
 
 
 def cross_entropy(logits, targets):
@@ -205,7 +192,7 @@ def layer_norm_backward(dy, cache):
     """As :func:`functional.layer_norm_backward`, in place."""
     xhat, rstd, w, need = cache
     if xhat is not None and dy.shape != xhat.shape:
-        F.same_shape(dy, xhat.shape)
+        same_shape(dy, xhat.shape)
     dx = None
     if need[0]:
         g = dy * w
@@ -257,7 +244,7 @@ def gelu_backward(dy, cache):
     if isinstance(cache, F.ActivationCache):              # its forward pass was traced
         return F.gelu_backward(dy, cache)
     if dy.shape != cache.derivative.shape:
-        F.same_shape(dy, cache.derivative.shape)
+        same_shape(dy, cache.derivative.shape)
     dx = np.empty(dy.shape, np.result_type(dy, cache.derivative))
     _in_pieces(np.multiply, dy, cache.derivative, dx)     # the third array is the result
     return dx
@@ -293,7 +280,7 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
             return _attention_after(qkv, n_head, causal, past), None
         state = rng.bit_generator.state if p else None
         is_small = T <= TILE and B * n_head * T * T <= 4 * MAX_TILE_SCORES
-        run = F.attention if is_small else _tiled_attention
+        run = F.attention.raw if is_small else _tiled_attention
         y, cache = run(qkv, n_head, p, rng, causal)
         if not math.isfinite(y.sum()):                    # or the sum overflows, which is as well
             if p:                                         # draw the same dropout again
@@ -335,11 +322,11 @@ def _tiled_attention(qkv, n_head, p, rng, causal):
 def attention_backward(dy, cache):
     """As :func:`functional.attention_backward`, over the same tiles; return ``dqkv``."""
     if not isinstance(cache, TiledAttentionCache):
-        return F.attention_backward(dy, cache)
+        return F.attention_backward.raw(dy, cache)
     qkv, n_head, causal, tops, totals, masks, p = cache
     q, k, v = F.split_heads(qkv, n_head)
     B, H, T, D = q.shape
-    F.same_shape(dy, (B, T, H * D))
+    same_shape(dy, (B, T, H * D))
     dy = dy.reshape(B, T, H, D).transpose(0, 2, 1, 3)
     dqkv = np.empty(qkv.shape, dy.dtype)
     dq, dk, dv = F.split_heads(dqkv, n_head)

@@ -15,10 +15,9 @@ from . import checks
 from . import fast as ops
 from .files import export, weights
 from .freeze import GROUPS, FreezeMask
-from .layers import Layer, Linear, learns
+from .layers import Layer, Linear, check_exports, learns
 from .machine import single_threaded_blas
 from .trunks.base import Trunk, check_trunk
-from .weight_files import check_exports
 
 
 class InputLayer(Linear):
@@ -211,7 +210,7 @@ class FPT(Layer):
         check_exports(self)
         if str(folder).endswith(".npz"):
             raise ValueError(f"save: got {folder}, expected the name of a new folder")
-        if not hasattr(self.trunk, "save_folder"):
+        if not hasattr(self.trunk, "as_transformers"):
             raise ValueError(f"save: Transformers cannot read {type(self.trunk).__name__} trunks, "
                              "expected a GPT2 or a Llama")
         dtype = weights.weight_dtype(np.float32 if dtype is None else dtype)
@@ -219,7 +218,8 @@ class FPT(Layer):
         export.write_safetensors(layers, [(name, p.data) for name, p in self.named_parameters()
                                           if p.group in ("input", "output")],
                                  dtype, f"{folder}: layers.safetensors")
-        self.trunk.save_folder(folder, dtype, provenance, {"layers.safetensors": layers.getvalue()})
+        export.save_folder(self.trunk, folder, dtype, provenance,
+                           {"layers.safetensors": layers.getvalue()})
 
     def counts(self, tokens=None):
         """Return ``{group: (parameters, trained)}``.

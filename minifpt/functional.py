@@ -20,9 +20,10 @@ Letters for shapes: ``B`` batch, ``T`` tokens, ``C`` channels, ``H`` heads, ``D 
 here are Python floats, because NumPy gives them the array's dtype; a NumPy scalar would turn
 float32 into float64.
 
-This file shows the formulas.  It refuses what NumPy would broadcast or round without a word.  A
-model runs the functions of ``fast``, which compute the same, stay finite for extreme numbers and
-save time.
+This file shows the formulas.  The line above each declares the shapes of its arrays (in a backward
+pass, of ``dy`` and the cache's fields), and ``guards`` refuses others; ``op.raw`` is the formula
+alone.  A model runs the functions of ``fast``, which compute the same, stay finite for extreme
+numbers and save time.
 """
 
 import math
@@ -30,6 +31,8 @@ from collections import namedtuple
 from functools import lru_cache
 
 import numpy as np
+
+from minifpt.guards import shapes
 
 # ---------------------------------------------------------------------------- caches
 # The arrays that each backward pass reads, named as in the operation's docstring.
@@ -48,7 +51,7 @@ SoftmaxCache = namedtuple("SoftmaxCache", "y")
 DropoutCache = namedtuple("DropoutCache", "mask")                   # None where nothing is dropped
 AttentionCache = namedtuple("AttentionCache", "q k v probabilities mask")
 RopeCache = namedtuple("RopeCache", "cos sin shape")                # cos, sin (T, 1, D/2)
-GroupedHeadsCache = namedtuple("GroupedHeadsCache", "shapes n_head")
+GroupedHeadsCache = namedtuple("GroupedHeadsCache", "q_shape k_shape n_head")
 # The gates and the candidate are (B, T, D).  cell and hidden (B, T+1, D) begin with the state
 # before the first token.  x is None without dw_ih, hidden is None without dw_hh.
 LSTMCache = namedtuple("LSTMCache", "x w_ih w_hh input forget candidate output cell hidden need")
@@ -57,52 +60,20 @@ LogSumExpCache = namedtuple("LogSumExpCache", "e")                  # exp(x - ma
 CrossEntropyCache = namedtuple("CrossEntropyCache", "log_sum_exp targets")  # a LogSumExpCache
 
 
-def same_shape(array, shape, name=None):
-    """Raise ``ValueError`` if an array has another shape: NumPy might broadcast it.  An array
-    without a name is a gradient: one of integers is refused, too, but for a scalar."""
-    if getattr(array, "shape", None) != shape and np.shape(array) != shape:
-        raise ValueError(f"{name or 'the gradient'} has shape {np.shape(array)}, expected {shape}")
-    if name is None and not (isinstance(array, np.ndarray) and array.dtype.kind == "f"
-                             or shape == () and isinstance(array, (int, np.integer))):
-        floating("the gradient", dy=array)
-
-
-def floating(where, **arrays):
-    """Raise ``ValueError`` unless all are arrays of floating-point numbers: the results have their
-    dtype, and NumPy would cut integers off, let them wrap around, or compute with texts."""
-    for name, a in arrays.items():
-        if (a.dtype.kind != "f" if isinstance(a, np.ndarray)
-                else not isinstance(a, (float, np.floating))):
-            raise ValueError(f"{where}: {name} has type {getattr(a, 'dtype', type(a).__name__)}, "
-                             "expected an array of floating-point numbers")
-
-
-def of_heads(where, n_head=1, each=1, **arrays):
-    """Raise ``ValueError`` unless all are floating-point (B, T, each H D) with H = ``n_head``."""
-    for name, x in arrays.items():
-        if not isinstance(x, np.ndarray) or x.dtype.kind != "f":
-            floating(where, **{name: x})                  # a call only where it is refused
-        if np.ndim(x) != 3 or not x.size or not isinstance(n_head, (int, np.integer)) or (
-                n_head < 1 or x.shape[2] % (each * n_head)):
-            raise ValueError(f"{where}: {name} has shape {np.shape(x)}, expected (B, T, C) with C "
-                             f"a multiple of {each} times the number of heads, {n_head!r:.60}")
-
-
 # ---------------------------------------------------------------------------- linear
 
 
+@shapes("x (..., I), w (I, O), b (O,) -> y (..., O)")
 def linear(x, w, b, need=(True, True, True)):
     """Apply an affine map to the last axis: ``y = x @ w + b``.
 
-    x (..., I), w (I, O), b (O,) -> y (..., O).  The weight multiplies from the right, as in
-    GPT-2's own checkpoints.  ``need`` is for (dx, dw, db).
+    The weight multiplies from the right, as in GPT-2's own checkpoints.  ``need`` is for
+    (dx, dw, db).
     """
-    floating("linear", x=x, w=w, b=b)
-    same_shape(b, w.shape[1:], "linear: b")
-    same_shape(w, (*x.shape[-1:], *b.shape), "linear: w")
     return x @ w + b, LinearCache(x if need[1] else None, w, need)
 
 
+@shapes("dy (..., O), x (..., I), w (I, O) -> dx (..., I), dw (I, O), db (O,)")
 def linear_backward(dy, cache):
     """Compute ``dx = dy @ w.T``, ``dw = x.T @ dy``, ``db = sum of dy over all rows``.
 
@@ -110,8 +81,6 @@ def linear_backward(dy, cache):
     over o, and dw[i, o] the sum of x[n, i] dy[n, o] over n: both are matrix products again.
     """
     x, w, need = cache
-    leading = dy.shape[:-1] if x is None else x.shape[:-1]
-    same_shape(dy, (*leading, w.shape[1]))
     rows = dy.reshape(-1, w.shape[1])                     # (N, O)
     dx = dw = db = None
     if need[0]:
@@ -126,25 +95,16 @@ def linear_backward(dy, cache):
 # ------------------------------------------------------------------------- embedding
 
 
+@shapes("ids (...) integers in 0 ... V-1, w (V, C) -> y (..., C)")
 def embedding(ids, w):
-    """Look up a row for each id: ``y = w[ids]``, the product of one-hot vectors with ``w``.
-
-    ids (...) integers in 0 ... V-1, w (V, C) -> y (..., C).  Raises ``ValueError`` for other ids.
-    """
-    floating("embedding", w=w)
-    if not isinstance(ids, np.ndarray) or ids.dtype.kind not in "iu":    # booleans act as a mask
-        raise ValueError(f"embedding: ids have type {getattr(ids, 'dtype', type(ids).__name__)}, "
-                         "expected an array of integers")
-    if ids.size and (ids.min() < 0 or ids.max() >= len(w)):
-        raise ValueError(f"embedding: ids run from {ids.min()} to {ids.max()}, "
-                         f"the table has rows 0 to {len(w) - 1}")
+    """Look up a row for each id: ``y = w[ids]``, the product of one-hot vectors with ``w``."""
     return w[ids], EmbeddingCache(ids, w.shape)
 
 
+@shapes("dy (..., C), ids (...), shape (V, C) -> dw (V, C)")
 def embedding_backward(dy, cache):
-    """Compute ``dw[v] = sum of dy over the positions where ids is v``, dw (V, C)."""
+    """Compute ``dw[v] = sum of dy over the positions where ids is v``."""
     ids, shape = cache
-    same_shape(dy, (*ids.shape, shape[1]))
     dw = np.zeros(shape, dy.dtype)
     if ids.size:
         # After sorting, equal ids are neighbours, and one sum serves each id: np.add.at is slow.
@@ -154,67 +114,59 @@ def embedding_backward(dy, cache):
     return dw
 
 
+@shapes("x (..., C), w (V, C) -> y (..., V)")
 def unembedding(x, w, need=(True, True)):
     """Score each token of the vocabulary by its row of the embedding table: ``y = x @ w.T``.
 
-    x (..., C), w (V, C) -> y (..., V).  ``need`` is for (dx, dw).
-
     A language model has one table for both of its ends, as Press and Wolf proposed (2016, arXiv
-    1608.05859).
+    1608.05859).  ``need`` is for (dx, dw).
     """
-    floating("unembedding", x=x, w=w)
-    same_shape(w, (*w.shape[:1], *x.shape[-1:]), "unembedding: w")
     y = x @ w.T
     return y, UnembeddingCache(x if need[1] else None, w, need)
 
 
+@shapes("dy (..., V), x (..., C), w (V, C) -> dx (..., C), dw (V, C)")
 def unembedding_backward(dy, cache):
     """Compute ``dx = dy @ w``, ``dw = dy.T @ x``; the embedding adds its own part of dw."""
     x, w, need = cache
     V, C = w.shape
-    leading = dy.shape[:-1] if x is None else x.shape[:-1]
-    same_shape(dy, (*leading, V))
     dx = dy @ w if need[0] else None
     dw = dy.reshape(-1, V).T @ x.reshape(-1, C) if need[1] else None
     return dx, dw
 
 
+@shapes("x (..., C), b (C,) -> y (..., C)")
 def bias(x, b, need=(True, True)):
-    """Add a vector to each token: ``y = x + b``.  x (..., C), b (C,) -> y (..., C).
+    """Add a vector to each token: ``y = x + b``.
 
     An embedding followed by a bias is a linear layer on one-hot vectors.  ``need`` is for
     (dx, db).
     """
-    floating("bias", x=x, b=b)
-    same_shape(b, x.shape[-1:], "bias: b")
     return x + b, BiasCache(x.shape, need)
 
 
+@shapes("dy (..., C), shape (..., C) -> dx (..., C), db (C,)")
 def bias_backward(dy, cache):
     """Compute ``dx = dy``, ``db = sum of dy over all rows``."""
     shape, need = cache
-    same_shape(dy, shape)
     db = dy.reshape(-1, shape[-1]).sum(axis=0) if need[1] else None
     return dy if need[0] else None, db
 
 
+@shapes("x (B, T, C), w (N, C) -> y (B, T, C)")
 def positions(x, w, start=0, need=(True, True)):
     """Add to each token the vector of its position: ``y[:, t] = x[:, t] + w[start + t]``.
 
-    x (B, T, C), w (N, C) with N at least start + T -> y (B, T, C).  ``need`` is for (dx, dw).
+    N is at least start + T.  ``need`` is for (dx, dw).
     """
-    floating("positions", x=x, w=w)
     tokens = slice(start, start + x.shape[1])
-    if start < 0 or tokens.stop > len(w):
-        raise ValueError(f"positions: {start} to {tokens.stop - 1}, w has 0 to {len(w) - 1}")
-    same_shape(w[tokens], x.shape[1:], "positions: w[tokens]")
     return x + w[tokens], PositionsCache(tokens, w.shape, x.shape, need)
 
 
+@shapes("dy (B, T, C), shape (N, C), x_shape (B, T, C) -> dx (B, T, C), dw (N, C)")
 def positions_backward(dy, cache):
     """Compute ``dx = dy``, ``dw[start + t] = sum of dy[:, t] over the batch``."""
     tokens, shape, x_shape, need = cache
-    same_shape(dy, x_shape)
     dw = None
     if need[1]:
         dw = np.zeros(shape, dy.dtype)
@@ -225,17 +177,14 @@ def positions_backward(dy, cache):
 # ------------------------------------------------------------------------ layer norm
 
 
+@shapes("x (..., C), w (C,), b (C,) -> y (..., C)")
 def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
     """Normalise the last axis (Ba, Kiros, Hinton 2016, arXiv 1607.06450).
 
     ``xhat = (x - mean(x)) / sqrt(var(x) + eps)``, ``y = xhat * w + b``.  Mean and variance are
-    those of the C channels of each token; the variance is divided by C, not by C - 1.
-
-    x (..., C), scale w (C,), bias b (C,) -> y (..., C).  ``need`` is for (dx, dw, db).
+    those of the C channels of each token; the variance is divided by C, not by C - 1.  w is the
+    scale and b the bias.  ``need`` is for (dx, dw, db).
     """
-    floating("layer_norm", x=x, w=w, b=b)
-    same_shape(w, x.shape[-1:], "layer_norm: w")
-    same_shape(b, x.shape[-1:], "layer_norm: b")
     centred = x - x.mean(axis=-1, keepdims=True)
     rstd = 1.0 / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + eps)
     xhat = centred * rstd
@@ -243,6 +192,7 @@ def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
     return xhat * w + b, cache
 
 
+@shapes("dy (..., C), xhat (..., C), w (C,) -> dx (..., C), dw (C,), db (C,)")
 def layer_norm_backward(dy, cache):
     """Compute ``dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd`` with ``g = dy * w``,
     ``dw = sum(dy * xhat)`` and ``db = sum(dy)``, the sums over all tokens.
@@ -251,8 +201,6 @@ def layer_norm_backward(dy, cache):
     shifts and stretches from x, so x gets no gradient along them.
     """
     xhat, rstd, w, need = cache
-    if xhat is not None:
-        same_shape(dy, xhat.shape)
     dx = dw = db = None
     if need[0]:
         g = dy * w
@@ -264,20 +212,20 @@ def layer_norm_backward(dy, cache):
     return dx, dw, db
 
 
+@shapes("x (..., C), w (C,) -> y (..., C)")
 def rms_norm(x, w, eps=1e-6, need=(True, True)):
     """Divide by the root mean square of the last axis (Zhang, Sennrich 2019, arXiv 1910.07467).
 
     ``xhat = x / sqrt(mean(x^2) + eps)``, ``y = xhat * w``: a layer norm without mean and bias.
-    x (..., C), scale w (C,) -> y (..., C).  ``need`` is for (dx, dw).
+    w is the scale.  ``need`` is for (dx, dw).
     """
-    floating("rms_norm", x=x, w=w)
-    same_shape(w, x.shape[-1:], "rms_norm: w")
     rstd = 1.0 / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps)
     xhat = x * rstd
     cache = RMSNormCache(xhat if any(need) else None, rstd if need[0] else None, w, need)
     return xhat * w, cache
 
 
+@shapes("dy (..., C), xhat (..., C), w (C,) -> dx (..., C), dw (C,)")
 def rms_norm_backward(dy, cache):
     """Compute ``dx = (g - xhat * mean(g * xhat)) * rstd`` with ``g = dy * w``, and
     ``dw = sum(dy * xhat)`` over all tokens.
@@ -285,8 +233,6 @@ def rms_norm_backward(dy, cache):
     The mean is the part of g that would stretch the row; the norm removes stretches from x.
     """
     xhat, rstd, w, need = cache
-    if xhat is not None:
-        same_shape(dy, xhat.shape)
     dx = dw = None
     if need[0]:
         g = dy * w
@@ -303,104 +249,104 @@ GELU_A = math.sqrt(2.0 / math.pi)
 GELU_B = 0.044715
 
 
+@shapes("x (...) -> y (...)")
 def gelu(x):
     """Apply the Gaussian error linear unit, in the tanh form that GPT-2 uses.
 
-    ``y = x/2 * (1 + tanh(u))``, ``u = sqrt(2/pi) * (x + 0.044715 x^3)``.  x (...) -> y (...).
-    Hendrycks and Gimpel proposed it (2016, arXiv 1606.08415).
+    ``y = x/2 * (1 + tanh(u))``, ``u = sqrt(2/pi) * (x + 0.044715 x^3)``.  Hendrycks
+    and Gimpel proposed it (2016, arXiv 1606.08415).
     """
-    floating("gelu", x=x)
     t = np.tanh(GELU_A * (x + GELU_B * x * x * x))
     return 0.5 * x * (1.0 + t), ActivationCache(x)
 
 
+@shapes("dy (...), x (...) -> dx (...)")
 def gelu_backward(dy, cache):
     """Compute ``dx = dy * ((1 + t)/2 + x/2 * (1 - t^2) * du/dx)`` with ``t = tanh(u)`` and
     ``du/dx = sqrt(2/pi) * (1 + 3 * 0.044715 x^2)``."""
     x = cache.x
-    same_shape(dy, x.shape)
     t = np.tanh(GELU_A * (x + GELU_B * x * x * x))
     du = GELU_A * (1.0 + 3.0 * GELU_B * x * x)
     return dy * (0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * du)
 
 
+@shapes("x (...) -> y (...)")
 def gelu_exact(x):
     """Apply the Gaussian error linear unit by its definition: ``y = x * P(x)`` with the normal
-    distribution function ``P(x) = (1 + erf(x / sqrt(2))) / 2``.  x (...) -> y (...)."""
+    distribution function ``P(x) = (1 + erf(x / sqrt(2))) / 2``."""
     from scipy.special import ndtr  # slow to import, and rarely needed
-    floating("gelu_exact", x=x)
     return x * ndtr(x), ActivationCache(x)
 
 
+@shapes("dy (...), x (...) -> dx (...)")
 def gelu_exact_backward(dy, cache):
     """Compute ``dx = dy * (P(x) + x p(x))``, the density ``p(x) = exp(-x^2 / 2) / sqrt(2 pi)``."""
     from scipy.special import ndtr
     x = cache.x
-    same_shape(dy, x.shape)
     return dy * (ndtr(x) + x * np.exp(-0.5 * x * x) * (1.0 / math.sqrt(2.0 * math.pi)))
 
 
+@shapes("x (...) -> y (...)")
 def relu(x):
-    """Apply the rectified linear unit: ``y = max(x, 0)``.  x (...) -> y (...)."""
-    floating("relu", x=x)
+    """Apply the rectified linear unit: ``y = max(x, 0)``."""
     return np.maximum(x, 0.0), ActivationCache(x)
 
 
+@shapes("dy (...), x (...) -> dx (...)")
 def relu_backward(dy, cache):
     """Compute ``dx = dy where x > 0``, and 0 elsewhere."""
-    same_shape(dy, cache.x.shape)
     return dy * (cache.x > 0.0)
 
 
+@shapes("x (...) -> y (...)")
 def silu(x):
     """Apply the sigmoid linear unit: ``y = x * sigmoid(x)`` (Elfwing et al. 2017, arXiv
-    1702.03118).  x (...) -> y (...)."""
-    floating("silu", x=x)
+    1702.03118)."""
     return x * sigmoid(x), ActivationCache(x)
 
 
+@shapes("dy (...), x (...) -> dx (...)")
 def silu_backward(dy, cache):
     """Compute ``dx = dy * s * (1 + x * (1 - s))`` with ``s = sigmoid(x)``: ``s' = s (1 - s)``."""
     x = cache.x
-    same_shape(dy, x.shape)
     s = sigmoid(x)
     return dy * s * (1.0 + x * (1.0 - s))
 
 
+@shapes("gate (...), up (...) -> y (...)")
 def swiglu(gate, up):
     """Gate one array by another: ``y = silu(gate) * up`` (Shazeer 2020, arXiv 2002.05202).
 
-    Both come from linear layers of the same x.  gate, up (...) -> y (...).
+    Both come from linear layers of the same x.
     """
-    floating("swiglu", gate=gate, up=up)
-    same_shape(up, gate.shape, "swiglu: up")
     activated, silu_cache = silu(gate)
     return activated * up, SwiGLUCache(silu_cache, activated, up)
 
 
+@shapes("dy (...), up (...) -> dgate (...), dup (...)")
 def swiglu_backward(dy, cache):
     """Compute ``dgate = silu_backward(dy * up)`` and ``dup = dy * silu(gate)``, by the product
     rule."""
     silu_cache, activated, up = cache
-    same_shape(dy, up.shape)
     return silu_backward(dy * up, silu_cache), dy * activated
 
 
 # --------------------------------------------------------------------------- softmax
 
 
+@shapes("x (..., N) -> y (..., N)")
 def softmax(x):
     """Compute ``y_i = exp(x_i) / sum_j exp(x_j)`` along the last axis.
 
     The largest x of each row is subtracted first.  That does not change the quotient, and no
-    exponential is larger than 1.  x (..., N) -> y (..., N).
+    exponential is larger than 1.
     """
-    floating("softmax", x=x)
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     y = e / e.sum(axis=-1, keepdims=True)
     return y, SoftmaxCache(y)
 
 
+@shapes("dy (..., N), y (..., N) -> dx (..., N)")
 def softmax_backward(dy, cache):
     """Compute ``dx = y * (dy - sum_j dy_j y_j)``.
 
@@ -408,41 +354,37 @@ def softmax_backward(dy, cache):
     nothing: the sum, a mean of dy weighted by y, is taken out.
     """
     y = cache.y
-    same_shape(dy, y.shape)
     return y * (dy - (dy * y).sum(axis=-1, keepdims=True))
 
 
 # --------------------------------------------------------------------------- dropout
 
 
+@shapes("x (...) -> y (...)")
 def dropout(x, p, rng):
     """Set some entries to 0 (inverted dropout; Srivastava et al. 2014): ``y = x * mask``.
 
     An entry of ``mask`` is 0 with probability p and ``1 / (1 - p)`` otherwise, so that the mean
-    of y is x.  x (...) -> y (...).  With p = 0 nothing is drawn from ``rng`` and y is x.
+    of y is x.  With p = 0 nothing is drawn from ``rng`` and y is x.
     """
-    if not isinstance(p, (int, float, np.floating)) or not 0.0 <= p < 1.0:
-        raise ValueError(f"dropout: p is {p!r}, expected 0 <= p < 1")
     if p == 0.0:
         return x, DropoutCache(None)
-    floating("dropout", x=x)
-    if not isinstance(rng, np.random.Generator):
-        raise ValueError(f"dropout: rng is {rng!r:.60}, expected np.random.default_rng(seed)")
     mask = (rng.random(x.shape, np.float32) >= p).astype(x.dtype) / (1.0 - float(p))
     return x * mask, DropoutCache(mask)
 
 
+@shapes("dy (...), mask (...) -> dx (...)")
 def dropout_backward(dy, cache):
     """Compute ``dx = dy * mask``: the gradient is 0 where dropout set y to 0."""
     if cache.mask is None:
         return dy
-    same_shape(dy, cache.mask.shape)
     return dy * cache.mask
 
 
 # -------------------------------------------------------------- multi-head attention
 
 
+@shapes("qkv (B, T, 3HD) -> y (B, T, HD)")
 def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
     """Let each token read the others, by multi-head self-attention.
 
@@ -450,11 +392,10 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
     et al. 2017, arXiv 1706.03762, eq. 1).  When ``causal``, a token reads only itself and the
     tokens before it.
 
-    qkv (B, T, 3C): queries, keys and values side by side, each H heads of D channels.
-    ``past`` (k, v), each (B, H, P, D), are keys and values of the P tokens before these.
-    -> y (B, T, C).  The cache holds the probabilities (B, H, T, P+T) before dropout.
+    qkv holds queries, keys and values side by side, each H heads of D channels.  ``past`` (k, v),
+    each (B, H, P, D), are keys and values of the P tokens before these.  The cache holds the
+    probabilities (B, H, T, P+T) before dropout.
     """
-    of_heads("attention", n_head, 3, qkv=qkv)
     q, k, v = split_heads(qkv, n_head)                    # (B, H, T, D) each
     if past is not None:
         k = np.concatenate([past[0], k], axis=2)          # (B, H, P+T, D)
@@ -468,6 +409,7 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
     return y, AttentionCache(q, k, v, probabilities, dropout_cache.mask)
 
 
+@shapes("dy (B, T, HD), q (B, H, T, D) -> dqkv (B, T, 3HD)")
 def attention_backward(dy, cache):
     """Go back through ``y = dropout(A) V``, the softmax, and ``S = Q K^T / sqrt(D)``::
 
@@ -476,11 +418,9 @@ def attention_backward(dy, cache):
         dQ = dS K / sqrt(D)       dK = dS^T Q / sqrt(D)
 
     A masked entry has A = 0, so softmax_backward gives it dS = 0 and no mask is needed.
-    Returns ``dqkv`` (B, T, 3C).
     """
     q, k, v, probabilities, mask = cache
     B, H, T, D = q.shape
-    same_shape(dy, (B, T, H * D))
     dy = dy.reshape(B, T, H, D).transpose(0, 2, 1, 3)     # (B, H, T, D)
     dqkv = np.empty((B, T, 3 * H * D), dy.dtype)
     dq, dk, dv = split_heads(dqkv, H)                     # views of dqkv
@@ -505,6 +445,7 @@ def merge_heads(y):
     return y.transpose(0, 2, 1, 3).reshape(B, T, H * D)
 
 
+@shapes("x (B, T, 2HE) -> y (B, T, 2HE)")
 def rope(x, n_head, base=10000.0, start=0):
     """Rotate queries or keys by their positions (Su et al. 2021, arXiv 2104.09864).
 
@@ -516,9 +457,8 @@ def rope(x, n_head, base=10000.0, start=0):
         y_(i+D/2) = x_(i+D/2) cos(angle) + x_i sin(angle)
 
     The product of a rotated query and a rotated key depends only on the difference of their
-    angles, so a score depends on the distance of its two tokens.  x (B, T, H D) -> y (B, T, H D).
+    angles, so a score depends on the distance of its two tokens.  D is even, D = 2E.
     """
-    of_heads("rope", n_head, 2, x=x)
     T, half = x.shape[1], x.shape[2] // n_head // 2
     angles = np.arange(start, start + T)[:, None] * base ** (-np.arange(half) / half)
     angles = angles[:, None]                              # (T, 1, D/2): the same for each head
@@ -526,10 +466,10 @@ def rope(x, n_head, base=10000.0, start=0):
     return rotate(x, cos, sin), RopeCache(cos, sin, x.shape)
 
 
+@shapes("dy (B, T, C), shape (B, T, C) -> dx (B, T, C)")
 def rope_backward(dy, cache):
     """Rotate dy by the opposite angle, which is the transpose of the rotation."""
     cos, sin, shape = cache
-    same_shape(dy, shape)
     return rotate(dy, cos, -sin)
 
 
@@ -540,28 +480,23 @@ def rotate(x, cos, sin):
     return np.stack((a * cos - b * sin, b * cos + a * sin), axis=3).reshape(x.shape)
 
 
+@shapes("q (B, T, HD), k (B, T, GD), v (B, T, GD) -> qkv (B, T, 3HD)")
 def grouped_heads(q, k, v, n_head):
     """Repeat keys and values that several heads share (Ainslie et al. 2023, arXiv 2305.13245).
 
     Queries have H heads of D channels, keys and values have G heads, and each of these serves
-    H / G consecutive heads of queries.  q (B, T, H D), k and v (B, T, G D) -> qkv (B, T, 3 H D)
-    for :func:`attention`.
+    H / G consecutive heads of queries.  The result is for :func:`attention`.
     """
-    of_heads("grouped_heads", n_head, q=q)
-    of_heads("grouped_heads", k=k, v=v)
     (B, T, C), D = q.shape, q.shape[2] // n_head
-    G = max(1, k.shape[2] // D)
-    same_shape(k, (B, T, math.gcd(n_head, G) * D), "grouped_heads: k")
-    same_shape(v, k.shape, "grouped_heads: v")
+    G = k.shape[2] // D
     kv = (a.reshape(B, T, G, D).repeat(n_head // G, axis=2).reshape(B, T, C) for a in (k, v))
-    return np.concatenate([q, *kv], axis=2), GroupedHeadsCache((q.shape, k.shape), n_head)
+    return np.concatenate([q, *kv], axis=2), GroupedHeadsCache(q.shape, k.shape, n_head)
 
 
+@shapes("dqkv (B, T, 3C), q_shape (B, T, C) -> dq (B, T, C), dk (B, T, GD), dv (B, T, GD)")
 def grouped_heads_backward(dqkv, cache):
-    """Split dqkv; dk and dv are sums over the heads that share a key or value.  Returns
-    ``dq, dk, dv``."""
-    (B, T, C), shape = cache.shapes
-    same_shape(dqkv, (B, T, 3 * C))
+    """Split dqkv; dk and dv are sums over the heads that share a key or value."""
+    (B, T, C), shape = cache.q_shape, cache.k_shape
     D = C // cache.n_head
     dq, dk, dv = np.split(dqkv, 3, axis=2)
     dk, dv = (d.reshape(B, T, shape[2] // D, -1, D).sum(axis=3).reshape(shape) for d in (dk, dv))
@@ -583,6 +518,7 @@ def causal_mask(n_query, n_key, dtype):
 # ------------------------------------------------------------ long short-term memory
 
 
+@shapes("x (B, T, C), w_ih (C, 4D), w_hh (D, 4D), b (4D,) -> h (B, T, D)")
 def lstm(x, w_ih, w_hh, b, need=(True, True, True, True)):
     """Run one layer of long short-term memory over all tokens (Hochreiter, Schmidhuber 1997, with
     the forget gate of Gers, Schmidhuber, Cummins 2000).
@@ -598,14 +534,10 @@ def lstm(x, w_ih, w_hh, b, need=(True, True, True, True)):
     The input gate i decides how much of the candidate g enters the cell c, the forget gate f how
     much of the cell stays, and the output gate o how much of it enters h.  h and c start at 0.
 
-    x (B, T, C), w_ih (C, 4D), w_hh (D, 4D), b (4D,), columns in PyTorch's order i, f, g, o
-    -> h (B, T, D).  ``need`` is for (dx, dw_ih, dw_hh, db).
+    The columns of w_ih, w_hh and b are in PyTorch's order: i, f, g, o.  ``need`` is for
+    (dx, dw_ih, dw_hh, db).
     """
-    floating("lstm", x=x, w_ih=w_ih, w_hh=w_hh, b=b)
     B, T, _ = x.shape
-    same_shape(b, w_ih.shape[1:], "lstm: b")
-    same_shape(w_ih, (x.shape[2], *b.shape), "lstm: w_ih")
-    same_shape(w_hh, (len(b) // 4, len(b)), "lstm: w_hh")
     c = np.zeros((B, T + 1, len(w_hh)), w_hh.dtype)       # [:, t] is the state before token t
     h = np.zeros_like(c)
     a = x @ w_ih + b                                      # x needs no state: all tokens at once
@@ -621,6 +553,7 @@ def lstm(x, w_ih, w_hh, b, need=(True, True, True, True)):
     return h[:, 1:], cache
 
 
+@shapes("dy (B, T, D), input (B, T, D) -> dx (B, T, C), dw_ih (C, 4D), dw_hh (D, 4D), db (4D,)")
 def lstm_backward(dy, cache):
     """Go back through time, from the last token to the first.
 
@@ -636,7 +569,6 @@ def lstm_backward(dy, cache):
     ``dw_hh = h_(t-1).T @ da`` and ``db = sum of da``.
     """
     x, w_ih, w_hh, i, f, g, o, c, h, need = cache
-    same_shape(dy, i.shape)
     B, T, D = dy.shape
     da = np.empty((B, T, 4 * D), dy.dtype)
     da_i, da_f, da_g, da_o = in_four(da)
@@ -670,39 +602,34 @@ def in_four(a):
 # -------------------------------------------------------------------------- residual
 
 
+@shapes("x (..., C), branch (..., C) -> y (..., C)")
 def residual(x, branch):
     """Add a branch, which is a function of x, to x: ``y = x + branch``.
 
-    x, branch (..., C) -> y (..., C).  The backward pass needs no cache: it is ``None``.
+    The backward pass needs no cache: it is ``None``.
     """
-    floating("residual", x=x, branch=branch)
-    same_shape(branch, x.shape, "residual: the branch")
     return x + branch, None
 
 
+@shapes("dy (..., C), dbranch (..., C) -> dx (..., C)")
 def residual_backward(dy, dbranch):
     """Compute ``dx = dy + dbranch``: x reaches y in two ways, and both gradients add up.
 
     ``dbranch`` is the gradient that came back through the branch.
     """
-    floating("residual", dy=dy, dbranch=dbranch)
-    same_shape(dbranch, dy.shape)
     return dy + dbranch
 
 
+@shapes("x (B, T, C) -> y (B, n, C)")
 def last_tokens(x, n):
-    """Return the last n tokens, n from 1 to T: x (B, T, C) -> y (B, n, C)."""
-    of_heads("last_tokens", x=x)
-    T = x.shape[1]
-    if not isinstance(n, (int, np.integer)) or not 1 <= n <= T:      # x[:, -0:] would be all tokens
-        raise ValueError(f"last_tokens: n is {n!r}, expected 1 to {T}")
+    """Return the last n tokens, n from 1 to T."""
     return np.ascontiguousarray(x[:, -n:]), LastTokensCache(x.shape, n)
 
 
+@shapes("dy (B, n, C), shape (B, T, C) -> dx (B, T, C)")
 def last_tokens_backward(dy, cache):
-    """Put dy (B, n, C) into dx (B, T, C), which is 0 for the other tokens."""
+    """Put dy into dx, which is 0 for the other tokens."""
     (B, T, C), n = cache
-    same_shape(dy, (B, n, C))
     dx = np.zeros((B, T, C), dy.dtype)
     dx[:, -n:] = dy
     return dx
@@ -711,44 +638,36 @@ def last_tokens_backward(dy, cache):
 # --------------------------------------------------------------------- cross-entropy
 
 
+@shapes("x (..., N) -> y (..., 1)")
 def log_sum_exp(x):
-    """Compute ``y = log(sum_j exp(x_j))`` along the last axis, x (..., N) -> y (..., 1).
+    """Compute ``y = log(sum_j exp(x_j))`` along the last axis.
 
     In the form ``max(x) + log(sum_j exp(x_j - max(x)))`` no exponential is larger than 1.
     """
-    floating("log_sum_exp", x=x)
     top = x.max(axis=-1, keepdims=True)
     e = np.exp(x - top)
     return top + np.log(e.sum(axis=-1, keepdims=True)), LogSumExpCache(e)
 
 
+@shapes("dy (..., 1), e (..., N) -> dx (..., N)")
 def log_sum_exp_backward(dy, cache):
     """Compute ``dx = dy * softmax(x)``."""
     e = cache.e
-    same_shape(dy, (*e.shape[:-1], 1))
     return e * (dy / e.sum(axis=-1, keepdims=True))
 
 
+@shapes("logits (..., V), targets (...) integers in 0 ... V-1 -> loss ()")
 def cross_entropy(logits, targets):
-    """Return the mean negative log-likelihood, ``mean(log_sum_exp(logits) - logits[target])``.
-
-    logits (..., V), targets (...) integers in 0 ... V-1 -> a scalar, in nats.  Raises
-    ``ValueError`` for other targets.
-    """
-    floating("cross_entropy", logits=logits)
-    same_shape(targets, logits.shape[:-1], "cross_entropy: targets")
-    if getattr(targets, "dtype", np.dtype(object)).kind not in "iu" or not targets.size or (
-            targets.min() < 0 or targets.max() >= logits.shape[-1]):
-        raise ValueError("cross_entropy: targets must be integers from 0 to "
-                         f"{logits.shape[-1] - 1}, at least one")
+    """Return the mean negative log-likelihood, ``mean(log_sum_exp(logits) - logits[target])``, in
+    nats."""
     lse, lse_cache = log_sum_exp(logits)
     chosen = np.take_along_axis(logits, targets[..., None], axis=-1)
     return (lse - chosen).mean(), CrossEntropyCache(lse_cache, targets)
 
 
+@shapes("dy () -> dlogits (..., V)")
 def cross_entropy_backward(dy, cache):
     """Compute ``dlogits = (softmax(logits) - one_hot(targets)) * dy / number of targets``."""
-    same_shape(dy, ())
     index = cache.targets[..., None]
     dlse = np.ones(index.shape, np.float32)               # the factor dy / N comes last
     dlogits = log_sum_exp_backward(dlse, cache.log_sum_exp)         # softmax(logits)

@@ -1,16 +1,17 @@
 """GPT-2: its config, the trunk (embeddings to hidden states) and the language model."""
 
 import math
+import os
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from . import checks, layers
 from . import fast as ops
+from .files import export, weights
 from .machine import shared, single_threaded_blas
 from .progress import progress_bar
-from .weight_files import Pretrained
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ SHAPES = {"gpt2": dict(n_layer=12, n_head=12, n_embd=768),
           "minigpt": dict(n_layer=6, n_head=4, n_embd=128, n_positions=256, vocab_size=256)}
 
 
-class GPT2(Pretrained):
+class GPT2(layers.Layer):
     """The trunk: it adds positions to embeddings, runs the blocks and the last layer norm.
 
     Random weights are GPT-2's: matrices are normal with standard deviation
@@ -69,7 +70,7 @@ class GPT2(Pretrained):
     are 0 and take no memory until they are written.
     """
 
-    config_type, their_class, their_prefix = GPT2Config, "GPT2Model", ""
+    config_type = GPT2Config
 
     def __init__(self, config: GPT2Config | None = None, seed: int | None = 0,
                  dtype: Any = np.float32):
@@ -85,6 +86,22 @@ class GPT2(Pretrained):
         if seed is not None:
             shared(lambda piece: draw(*piece, seed, c),
                    [(n, p) for n, p in self.named_parameters() if p.data.ndim == 2])
+
+    @classmethod
+    def from_pretrained(cls, name: str | os.PathLike, dtype: Any = np.float32,
+                        dropout: float | None = None) -> Self:
+        """Return a model with the weights of a name or path; see
+        :func:`minifpt.files.weights.load`."""
+        return weights.load(cls, name, dtype, dropout)
+
+    def save(self, path, dtype=None, **provenance):
+        """Write the weights with their config; see :func:`minifpt.files.export.save`."""
+        layers.check_exports(self)
+        export.save(self, path, dtype, provenance)
+
+    def as_transformers(self):
+        """Return the fields of a ``config.json`` and [(name, array)], as Transformers has them."""
+        return export.gpt2_as_transformers(self, "GPT2Model")
 
     def add_positions(self, n, seed=0):
         """Append rows to the positional embeddings up to ``n`` positions, drawn as for a new trunk.
@@ -135,7 +152,7 @@ class GPT2(Pretrained):
         return self.wpe.backward(dy, cache["wpe"])
 
 
-class LanguageModel(Pretrained):
+class LanguageModel(layers.Layer):
     """GPT-2 as a language model: token embedding, trunk, and ``lm_head``, which scores by
     the same table: ``logits = hidden @ wte.weight.T``.
 
@@ -144,7 +161,7 @@ class LanguageModel(Pretrained):
     seed    seed of the table, too; ``None`` leaves it 0.
     """
 
-    config_type, their_class, their_prefix = GPT2Config, "GPT2LMHeadModel", "transformer."
+    config_type = GPT2Config
 
     def __init__(self, trunk=None, seed=0, dtype=np.float32):
         self.trunk = trunk if isinstance(trunk, GPT2) else GPT2(trunk, seed, dtype)
@@ -153,6 +170,22 @@ class LanguageModel(Pretrained):
         self.lm_head = layers.Unembedding(self.wte.weight)
         if seed is not None:
             draw("wte.weight", self.wte.weight, seed, self.config)
+
+    @classmethod
+    def from_pretrained(cls, name: str | os.PathLike, dtype: Any = np.float32,
+                        dropout: float | None = None) -> Self:
+        """Return a model with the weights of a name or path; see
+        :func:`minifpt.files.weights.load`."""
+        return weights.load(cls, name, dtype, dropout)
+
+    def save(self, path, dtype=None, **provenance):
+        """Write the weights with their config; see :func:`minifpt.files.export.save`."""
+        layers.check_exports(self)
+        export.save(self, path, dtype, provenance)
+
+    def as_transformers(self):
+        """Return the fields of a ``config.json`` and [(name, array)], as Transformers has them."""
+        return export.gpt2_as_transformers(self, "GPT2LMHeadModel", "transformer.")
 
     @single_threaded_blas
     def forward(self, ids, train=False, rng=None):

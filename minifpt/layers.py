@@ -164,6 +164,13 @@ def named_layers(layer, name="", ids=None):
                 yield from named_layers(child, f"{name}.{key}".lstrip("."), ids)
 
 
+def check_exports(model):
+    """Raise ``ValueError`` if a model has layers, such as adapters, that Transformers lacks."""
+    if not all(getattr(layer, "exports", True) for _, layer in named_layers(model)):
+        raise ValueError("save: the model has adapters, which Transformers' models lack: merge "
+                         "low-rank ones with adapters.merge(model)")
+
+
 class Linear(Layer):
     """An affine map: ``y = x @ weight + bias``, weight (n_in, n_out), bias (n_out,)."""
 
@@ -336,7 +343,9 @@ class Attention(Layer):
         ``past``, a ``KeyValues``, holds the keys and values of the tokens before these; those of
         these tokens are appended.  It is for inference: no backward pass goes through it.
         """
-        p = checks.dropout("Attention", self.dropout, train, rng)
+        p = self.dropout if train else 0.0
+        if p and rng is None:
+            checks.generator("Attention", rng)
         qkv, c_attn = self.c_attn.forward(x)
         y, heads = ops.attention(qkv, self.n_head, p, rng, self.causal, past)
         y, last = ops.last_tokens(y, last) if last else (y, None)
@@ -368,7 +377,10 @@ class MLP(Layer):
         x, c_fc = self.c_fc.forward(x)
         x, act = self.act.forward(x)
         y, c_proj = self.c_proj.forward(x)
-        y, dropout = ops.dropout(y, self.dropout if train else 0.0, rng)
+        p = self.dropout if train else 0.0
+        if p and rng is None:
+            checks.generator("MLP", rng)
+        y, dropout = ops.dropout(y, p, rng)
         return y, dict(c_fc=c_fc, act=act, c_proj=c_proj, dropout=dropout)
 
     def backward(self, dy, cache):

@@ -5,12 +5,10 @@ the C library keeps.
 import ctypes
 import math
 import os
-import platform
-import sys
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ContextDecorator, contextmanager, nullcontext, suppress
+from contextlib import ContextDecorator, suppress
 from contextvars import copy_context
 from functools import cache
 from pathlib import Path
@@ -80,16 +78,14 @@ def shared(work, pieces):
             work(piece)
         return
     todo, running = deque(pieces), []
-    as_here = no_subnormals if subnormals_are_zero() else nullcontext
 
     def run():
-        with as_here():
-            while todo:
-                try:
-                    piece = todo.popleft()
-                except IndexError:                        # another thread took the last one
-                    return
-                work(piece)
+        while todo:
+            try:
+                piece = todo.popleft()
+            except IndexError:                            # another thread took the last one
+                return
+            work(piece)
     with suppress(RuntimeError):                          # no more threads can start
         while len(running) < helpers:
             running.append(_team().submit(copy_context().run, run))
@@ -105,8 +101,7 @@ def shared(work, pieces):
 @cache
 def _team():
     """Return the pool of helper threads, which sleep when all work is done."""
-    # On Linux a thread starts with the floating-point settings of the thread that starts it.
-    return ThreadPoolExecutor(max(1, cores() - 1), "minifpt", _set_zeroing, (False,))
+    return ThreadPoolExecutor(max(1, cores() - 1), "minifpt")
 
 
 if hasattr(os, "register_at_fork"):
@@ -210,63 +205,6 @@ def kept_memory():
     mallopt(-4, 65536)
     mallopt(-1, 128 * 1024)
     malloc_trim(0)
-
-
-SUBNORMALS_ARE_ZERO = 0x8040             # bits of x86's MXCSR: flush results, read operands as zero
-
-
-@cache
-def _floating_point():
-    """Return the C library's functions that read and write this thread's floating-point settings.
-    ``None`` where we do not know the layout of C's ``fenv_t``: outside Linux on x86-64."""
-    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
-        return None
-    try:
-        libc = ctypes.CDLL(None)
-        return libc.fegetenv, libc.fesetenv
-    except (OSError, AttributeError):
-        return None
-
-
-def _settings():
-    """Return this thread's floating-point settings, 8 integers of which the last one is MXCSR."""
-    settings = (ctypes.c_uint32 * 8)()
-    _floating_point()[0](settings)
-    return settings
-
-
-def subnormals_are_zero():
-    """Return whether this thread is within ``no_subnormals``."""
-    return _floating_point() is not None and bool(_settings()[7] & SUBNORMALS_ARE_ZERO)
-
-
-def _set_zeroing(is_on):
-    """Choose whether this thread treats subnormal numbers as zero."""
-    if _floating_point() is None:
-        return
-    settings = _settings()
-    if is_on:
-        settings[7] |= SUBNORMALS_ARE_ZERO
-    else:
-        settings[7] &= ~SUBNORMALS_ARE_ZERO
-    _floating_point()[1](settings)
-
-
-@contextmanager
-def no_subnormals():
-    """Treat subnormal numbers, in float32 those below 1.2e-38, as zero in this thread within
-    ``with no_subnormals():``.  It may decorate a function.
-
-    Many processors are slow with them.  They come up when a softmax is so sure that some
-    probabilities and gradients are almost zero, as at too large a learning rate.  PyTorch has
-    ``torch.set_flush_denormal``.  Outside Linux on x86-64 nothing changes.
-    """
-    before = subnormals_are_zero()
-    try:
-        _set_zeroing(True)
-        yield
-    finally:
-        _set_zeroing(before)
 
 
 @ProcessSetting

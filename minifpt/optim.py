@@ -13,27 +13,16 @@ BLOCK = 1 << 18              # numbers updated at once: they fit into a core's c
 MIN_SHARED_BLOCKS = 8        # fewer blocks run on one core
 
 
-def adam(x, g, m, v, t, lr=1e-3, b1=0.9, b2=0.999, eps=1e-8):
-    """Return x, m and v after a step of Adam (Kingma, Ba 2014, arXiv 1412.6980) with gradient g.
-
-    m is a running mean of the gradients, v of their squares.  Both start at 0, so at step t = 1,
-    2, ... they have ``1 - b1^t`` and ``1 - b2^t`` of their size.  This is the formula; the class
-    :class:`Adam` applies it in place, and refuses the same settings.
-    """
-    Adam([], lr, (b1, b2), eps)                           # checks the settings
-    t = whole("adam", "t", t)
-    gradient("adam", g, np.shape(x))
-    m = b1 * m + (1 - b1) * g
-    v = b2 * v + (1 - b2) * g * g
-    mean = m / (1 - b1 ** t)
-    square = v / (1 - b2 ** t)
-    x = x - lr * mean / (np.sqrt(square) + eps)
-    return x, m, v
-
-
 class Adam:
-    """Adam, the formula :func:`adam`, optionally with decoupled weight decay (AdamW; Loshchilov,
-    Hutter 2017, arXiv 1711.05101), which also subtracts ``lr * weight_decay * x``.
+    """Adam (Kingma, Ba 2014, arXiv 1412.6980).  At step t = 1, 2, ... with the gradient g::
+
+        m = b1 * m + (1 - b1) * g                         a running mean of the gradients
+        v = b2 * v + (1 - b2) * g^2                       and of their squares
+        x = x - lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
+
+    m and v start at 0, so at step t they have ``1 - b1^t`` and ``1 - b2^t`` of their size.  With
+    decoupled weight decay (AdamW; Loshchilov, Hutter 2017, arXiv 1711.05101) a step also subtracts
+    ``lr * weight_decay * x``.
 
     ``parameters`` is a list of ``Parameter``; those without a gradient are skipped.  t counts the
     steps of all: after a change of the mask make a new Adam.  Weight decay applies to matrices
@@ -103,8 +92,8 @@ class Adam:
             start += p.data.size
 
     def _update(self, arrays, keep=1.0):
-        """Apply the formula of :func:`adam`, in place, to arrays that fit into a core's cache; x is
-        multiplied by ``keep`` first."""
+        """Apply the formula in place, to arrays that fit into a core's cache; x is multiplied by
+        ``keep`` first."""
         x, g, m, v = arrays
         b1, b2 = self.betas
         m *= b1

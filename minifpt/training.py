@@ -20,7 +20,7 @@ from .files import read_text
 from .files.plots import curves
 from .files.runs import COLUMNS, DIVERGED, History, Run, crc, frozen_crc, locked, open_folder
 from .layers import Layer
-from .machine import kept_memory, no_subnormals, single_threaded_blas
+from .machine import kept_memory, single_threaded_blas
 from .optim import Adam, clip_grad_norm, cosine
 from .progress import progress_bar
 from .tasks.base import Task, check_accuracy, check_examples, check_task, defaults_of, draw
@@ -272,7 +272,6 @@ def learning_rate(settings, step):
     return lr * min(1.0, (step + 1) / warmup) if warmup else lr
 
 
-@no_subnormals()
 def step(model, task, optimizer, x, y, clip, rng):
     """Train one step: forward, backward, clip, Adam.  Return (loss, accuracy)."""
     for p in optimizer.parameters:
@@ -301,7 +300,6 @@ def test_batch(tokens):
     return max(1, min(TEST_BATCH, TEST_TOKENS // tokens))
 
 
-@no_subnormals()
 def evaluate(model, task, x, y, progress=False, answers=None):
     """Return (loss, accuracy) on examples of a task, without dropout; a list gets the answers."""
     total, n = np.zeros(2), test_batch(x.shape[1])

@@ -264,7 +264,6 @@ REFUSED = [
     (COMPARE + "--jobs 0", "jobs must be"),
     (COMPARE + "--rates 1 2 --choices 1001", "validation seeds must be"),
     (COMPARE + "--choices 3", "--choices is for --rates"),
-    ("steps bit-xor --frames 3", "--frames is for --every"),
     ("train typos --data books", "typos has no option 'data'"),
     ("train typos --files ''", "text: a path is empty"),
     (COMPARE + "--rates 1 2 --lr 3", "expected --lr or --rates, not both"),
@@ -282,6 +281,7 @@ REFUSED = [
     (TRAIN + "--out text", "text is a file, expected a folder"),
     (TRAIN + "--out x.txt", "expected a folder, got the name of a file, 'x.txt'"),
     ("compare bit-xor --first-seed 1000000000000000000", "at least 0 and below 10^18"),
+    ("lessons 99", "there is no lesson 99: expected a lower number, or a folder"),
     # a user's own file
     ("train mine.py:Noisy --noise much", "noise must be a number, got 'much'"),
     ("train mine.py:Noisy --task-steps 1.5", "steps must be a whole number, got '1.5'"),
@@ -440,7 +440,7 @@ def test_lessons_are_copied_and_never_over_the_reader_s_work(output):
     assert "solutions" in names("here") and "solutions" not in names("there")
 
 
-def test_lessons_import_nothing_from_their_folder(tmp_path, monkeypatch):
+def test_lessons_are_opened_by_number_and_import_nothing_from_their_folder(tmp_path, monkeypatch):
     pytest.importorskip("jupyterlab")
     for name in ("jupyterlab", "random", "json"):
         (tmp_path / f"{name}.py").write_text("open('ran', 'w')")
@@ -451,6 +451,8 @@ def test_lessons_import_nothing_from_their_folder(tmp_path, monkeypatch):
     code = "import json, random; from importlib.util import find_spec; find_spec('jupyterlab')"
     subprocess.run([*calls[0][:2], "-c", code], cwd=tmp_path, timeout=60, check=True)
     assert calls[0][2:4] == ["-m", "jupyterlab"] and not (tmp_path / "ran").exists()
+    assert status_of("lessons 2") == 0 and calls[1][4].startswith("02_")
+    assert names(".") == ["minifpt-lessons"]
 
 
 @pytest.mark.parametrize("line, page", [

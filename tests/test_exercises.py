@@ -26,20 +26,14 @@ def test_each_exercise_is_asked_in_its_lesson():
 
 
 @pytest.mark.parametrize("name", SOLUTIONS)
-def test_the_solution_is_accepted(name, seeds=range(4)):
+def test_the_solution_is_accepted(name, seeds=range(2)):
     for seed in seeds:
         result = examine(name, SOLUTIONS[name], seed)
         assert result.status == "passed", (seed, result)
 
 
-def test_the_formula_of_lesson_13_is_accepted():
-    for seed in range(20):
-        result = examine("seeds_needed", lambda d, s: int(np.ceil(2 * (2.8 * s / d) ** 2)), seed)
-        assert result.status == "passed", (seed, result)
-
-
 @pytest.mark.parametrize("name", SOLUTIONS)
-def test_each_mistake_is_refused_with_its_own_hint(name, seeds=range(2)):
+def test_each_mistake_is_refused_with_its_own_hint(name, seeds=range(1)):
     for seed in seeds:
         for hint, answer in [*EXERCISES[name].wrong_answers, *EXERCISES[name].refused_answers]:
             result = examine(name, answer, seed)
@@ -47,21 +41,25 @@ def test_each_mistake_is_refused_with_its_own_hint(name, seeds=range(2)):
                 seed, hint, result)
 
 
-def test_a_mistake_that_shows_in_one_output_alone_is_named():
-    """Beside another mistake, of which no hint tells."""
-    def answer(dy, x, W, A, B, s):
-        dx, dA, dB = SOLUTIONS["lora_backward"](dy, x, W, A, B, s)
-        return 3 * dx, dA, dB / s
-    assert "dB: the scale s is missing" in examine("lora_backward", answer, 0).hint
+def lora_backward(dy, x, W, A, B, s):
+    """Two mistakes, of which a hint tells one."""
+    dx, dA, dB = SOLUTIONS["lora_backward"](dy, x, W, A, B, s)
+    return 3 * dx, dA, dB / s
 
 
 @pytest.mark.parametrize(("name", "answer", "words"), [
     ("weighted_sums", lambda x, w: x @ w[:, None], "an axis of length 1 is missing or too many."),
     ("trace_after", lambda W, S, eta, n: [0.0] * n, "expected one number."),
     ("symmetric_form", lambda W_q, W_k: (W_q @ W_k.T, W_k @ W_q.T), "yours returns 2."),
-    ("weighted_sums", lambda x, w: x.T @ w, "has length")])
-def test_a_wrong_shape_is_said_as_it_is(name, answer, words):
-    assert words in examine(name, answer, 0).hint
+    ("weighted_sums", lambda x, w: x.T @ w, "has length"),
+    ("lora_backward", lora_backward, "dB: the scale s is missing"),
+    # NumPy's message speaks of an ellipsis, as one does of an answer that still has its dots.
+    ("drawn_from", lambda z, temperature, top_k: np.sort(z)[-temperature], "IndexError"),
+    *(("loss_scale", lambda *args, value=value: value, "complex") for value in (
+        1j, np.complex128(2 - 1j), np.zeros(3, complex), [np.zeros(2), np.ones(2, complex)])),
+    ("seeds_needed", lambda d, s: int(np.ceil(2 * (2.8 * s / d) ** 2)), "passed")])
+def test_an_answer_gets_these_words(name, answer, words):
+    assert words in str(examine(name, answer, 0))
 
 
 SEEDS = int(os.environ.get("MINIFPT_SEEDS", 1000))        # all of them take 25 minutes of a core
@@ -103,12 +101,6 @@ def test_no_answer_is_no_failure(name, capsys):
         assert "not answered yet" in capsys.readouterr().out
 
 
-def test_an_index_that_is_no_integer_is_a_wrong_answer():
-    """NumPy's message speaks of an ellipsis, as one does of an answer that still has its dots."""
-    result = examine("drawn_from", lambda z, temperature, top_k: np.sort(z)[-temperature], 0)
-    assert result.status == "not right yet" and "IndexError" in result.hint
-
-
 @pytest.mark.parametrize("name", SOLUTIONS)
 def test_an_output_seen_before_does_not_pass(name):
     """The numbers are drawn anew, and what is drawn from a few is not drawn twice the same."""
@@ -119,7 +111,7 @@ def test_an_output_seen_before_does_not_pass(name):
             seen.extend([] if seen else [SOLUTIONS[name](*args)])
             return seen[0]
         return examine(name, remembered, seed).status
-    assert [status(seed) for seed in range(4)] == ["not right yet"] * 4
+    assert [status(seed) for seed in range(2)] == ["not right yet"] * 2
 
 
 @pytest.mark.parametrize("name", SOLUTIONS)
@@ -134,6 +126,14 @@ def test_whatever_an_answer_returns_or_raises_gives_one_line(name):
                 lambda *args: type("Tensor", (), {"__array__": lambda *args: 1 / 0})()):
         text = str(examine(name, odd, 0))
         assert "not right yet" in text and len(text.splitlines()) == 1
+
+
+def test_require_is_quiet_for_a_right_answer_and_raises_the_hint_of_another():
+    exercises.require("bias_gradient", SOLUTIONS["bias_gradient"])
+    with pytest.raises(AssertionError, match="bias_gradient: not right yet. A mean for a sum"):
+        exercises.require("bias_gradient", lambda dy: dy.mean(axis=(0, 1)))
+    with pytest.raises(AssertionError, match="not answered yet"):
+        exercises.require("bias_gradient", lambda dy: ...)
 
 
 def test_lists_and_dictionaries_may_not_change_either(monkeypatch):
@@ -182,23 +182,19 @@ def test_what_any_exercise_can_see(monkeypatch):
         x *= 2
         return y
 
-    assert examine("squares", squares).status == "passed"
-    assert "sign" in hint(lambda x: -x * x.sum(axis=0))
-    assert "4 times as large" in hint(lambda x: 4 * x * x.sum(axis=0))
-    assert "transpose" in hint(lambda x: (x * x.sum(axis=0)).T)
-    assert "shape (4,)" in hint(lambda x: x.sum(axis=0))
-    assert "in place" in hint(in_place)
-    assert "0 everywhere" in hint(lambda x: 0 * x)
-    assert "not finite" in hint(lambda x: x * np.nan)
-    assert "largest difference" in hint(lambda x: x)
-    assert "ValueError" in hint(lambda x: x @ np.zeros(3))
-
     def raises(x):
         y = x * 2
         return y @ np.zeros(3)
 
-    assert "ValueError in line 3 of your function" in hint(raises)
-    assert "is a return missing" in hint(lambda x: None)
+    assert examine("squares", squares).status == "passed"
+    for words, answer in {
+            "sign": lambda x: -squares(x), "4 times as large": lambda x: 4 * squares(x),
+            "transpose": lambda x: squares(x).T, "shape (4,)": lambda x: x.sum(axis=0),
+            "in place": in_place, "0 everywhere": lambda x: 0 * x,
+            "not finite": lambda x: x * np.nan, "largest difference": lambda x: x,
+            "ValueError in line 3 of your function": raises,
+            "is a return missing": lambda x: None}.items():
+        assert words in hint(answer)
     for seed in range(100):
         close = examine("squares", lambda x: 1000001 * (x * x.sum(axis=0)) / 1e6 + 1e-5, seed).hint
         a, b = re.findall(r"yours is (\S+), it should be (\S+)\.$", close)[0]
@@ -214,10 +210,3 @@ def test_what_any_exercise_can_see(monkeypatch):
             exercises.Exercise(squares, {"a sum": change}).wrong_answers  # noqa: B018
     with pytest.raises(ValueError, match="no exercise 'nothing'"):
         check("nothing", None)
-
-
-@pytest.mark.parametrize("value", [1j, np.complex128(2 - 1j), np.zeros(3, complex),
-                                   [np.zeros(2), np.ones(2, complex)]])
-def test_a_complex_answer_is_refused(value):
-    result = examine("loss_scale", lambda *args: value)
-    assert result.status == "not right yet" and "complex" in result.hint

@@ -160,16 +160,17 @@ NEW_OPERATION = '''
 ScaledCache = namedtuple("ScaledCache", "x s")
 
 
+@shapes("x (..., C), s (C,) -> y (..., C)")
 def scaled(x, s):
-    """``y = x * s``.  x (..., C), s (C,) -> y (..., C)."""
+    """``y = x * s``."""
     cache = ScaledCache(x, s)
     return x * s, cache
 
 
+@shapes("dy (..., C), x (..., C), s (C,) -> dx (..., C), ds (C,)")
 def scaled_backward(dy, cache):
     """``dx = dy * s``, ``ds = sum of dy * x over all rows``."""
     x, s = cache
-    same_shape(dy, x.shape)
     return dy * s, (dy * x).reshape(-1, len(s)).sum(axis=0)
 '''
 ITS_USERS = """
@@ -179,7 +180,7 @@ from minifpt import examples, fast, tracing
 from minifpt.exercises import own
 from minifpt.viewer import formulas
 assert "scaled" in tracing.OPERATIONS and examples.check("scaled")
-assert fast.scaled is minifpt.functional.scaled
+assert fast.scaled is minifpt.functional.scaled.raw
 x, s = np.ones((2, 3)), np.arange(3.0)
 with minifpt.trace(minifpt.layers.Linear(3, 3)) as t:
     y, cache = fast.scaled(x, s)
@@ -204,7 +205,8 @@ def test_an_operation_takes_four_places_of_the_package(tmp_path):
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
     for name, before, more in (
             ("functional.py", "", NEW_OPERATION),
-            ("fast.py", "    silu,\n", "    scaled,\n    scaled_backward,\n"),
+            ("fast.py", "silu, silu_backward",
+             "scaled, scaled_backward = F.scaled.raw, F.scaled_backward.raw\n"),
             ("examples.py", '        "linear": ', '        "scaled": lambda: '
                                                   '[((n((2, 3, 4)), n(4)), {})],\n'),
             ("viewer/formulas.py", '    "bias": {', """    "scaled": {

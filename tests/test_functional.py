@@ -288,7 +288,8 @@ SILENT = {
     "a bias of one number": (lambda: F.linear(ones((2, 3)), ones((3, 4)), ones(1)),
                              r"linear: b has shape \(1,\), expected \(4,\)"),
     **{f"the ids {ids}": (lambda ids=ids: F.embedding(np.array(ids), ones((4, 2))), message)
-       for ids, message in (([0, -1], "rows 0 to 3"), ([0, 4], "rows 0 to 3"),
+       for ids, message in (([0, -1], "from -1 to 0, expected 0 to 3"),
+                            ([0, 4], "from 0 to 4, expected 0 to 3"),
                             ([True, False], "ids have type bool"), ([0.0], "type float64"))},
     "ids in a list": (lambda: F.embedding([1, 0], ones((4, 2))), "ids have type list, expected"),
     **{f"the targets {targets}": (lambda targets=targets: F.cross_entropy(
@@ -304,7 +305,7 @@ SILENT = {
     "positions past the last": (lambda: F.positions(ones((1, 3, 3)), ones((5, 3)), 4),
                                 "positions: 4 to 6, w has 0 to 4"),
     "positions of one channel": (lambda: F.positions(ones((1, 2, 3)), ones((4, 1))),
-                                 r"w\[tokens\] has shape"),
+                                 r"positions: w has shape \(4, 1\), expected \(N, 3\)"),
     "a scale of one number": (lambda: F.layer_norm(ones((2, 3)), ones(1), ones(3)),
                               "layer_norm: w has shape"),
     "a layer norm's bias of one number": (lambda: F.layer_norm(ones((2, 3)), ones(3), ones(1)),
@@ -314,15 +315,19 @@ SILENT = {
     "one gate for all": (lambda: F.swiglu(ones((1, 3)), ones((2, 3))), "swiglu: up has shape"),
     "a negative probability": (lambda: F.dropout(ones(3), -1, None), "p is -1, expected 0 <= p"),
     "a probability of 1": (lambda: F.dropout(ones(3), 1, None), "dropout: p is 1, expected"),
-    **{f"rope of {n!r} heads": (lambda n=n: F.rope(ones((1, 2, 6)), n), "rope: x has shape .* 2 ti")
-       for n in (2, 0, -1, "1", None, 1.0)},
-    "attention of 5 heads": (lambda: F.attention(ones((1, 2, 12)), 5), "attention: qkv has shape"),
+    **{f"rope of {n!r} heads": (lambda n=n: F.rope(ones((1, 2, 6)), n),
+                                f"rope: n_head is {n!r}, expected 1 ")
+       for n in (0, -1, "1", None, 1.0)},
+    "rope of one channel in a head": (lambda: F.rope(ones((1, 2, 6)), 6),
+                                      r"\(B, T, 2HE\) with H = 6"),
+    "attention of 5 heads": (lambda: F.attention(ones((1, 2, 12)), 5),
+                             r"qkv has shape \(1, 2, 12\), expected \(B, T, 3HD\) with H = 5"),
     "keys of no head": (lambda: F.grouped_heads(*map(ones, [(1, 2, 8)] + 2 * [(1, 2, 6)]), 4),
-                        "grouped_heads: k has shape"),
+                        "k has 3 heads, expected a divisor of 4"),
     "an lstm's state of one number": (lambda: F.lstm(*map(
         ones, ((1, 2, 3), (3, 8), (2, 1), (8,)))), "lstm: w_hh has shape"),
     "a branch of one token": (lambda: F.residual(ones((2, 3, 4)), ones((2, 1, 4))),
-                              "residual: the branch has shape"),
+                              "residual: branch has shape"),
     "a gradient of another shape in Adam": (lambda: minifpt.optim.Adam([BAD]).step(),
                                             r"float64 and shape \(3, 2\), expected .* \(2, 3\)"),
     "a complex gradient in Adam": (lambda: minifpt.optim.Adam([COMPLEX]).step(), "of complex128"),

@@ -262,7 +262,7 @@ def test_a_saved_model_is_read_back(tmp_path, kind, dtype, randomise):
     assert double.config.dropout == 0 and double.dtype == np.float64
     assert_same(again, double)
     assert {p.data.dtype for p in double.parameters()} == {np.dtype(np.float64)}
-    assert minifpt.files.weights.load(tmp_path / "t.npz")[0]["source"] == "a test"
+    assert minifpt.files.weights.read(tmp_path / "t.npz")[0]["source"] == "a test"
 
 
 def test_names_in_a_file_are_gpt2_s(tmp_path):

@@ -5,9 +5,9 @@ import pytest
 
 import minifpt
 from minifpt import functional as F
+from minifpt.files.weights import by_gpt2_name
 from minifpt.layers import Parameter
 from minifpt.optim import Adam, clip_grad_norm
-from minifpt.weight_files import by_gpt2_name
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -17,9 +17,9 @@ import pytest
 import minifpt
 from minifpt import functional as F
 from minifpt.files import huggingface
+from minifpt.files.weights import by_gpt2_name
 from minifpt.gpt2 import SHAPES
 from minifpt.trunks.convert import convert
-from minifpt.weight_files import by_gpt2_name
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -9,7 +9,7 @@ import pytest
 
 import minifpt
 from minifpt import functional as F
-from minifpt.weight_files import by_gpt2_name
+from minifpt.files.weights import by_gpt2_name
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

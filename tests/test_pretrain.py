@@ -40,7 +40,7 @@ def language(text, out, **kw):
 def test_the_weight_file_has_its_config_and_its_source(text, tmp_path, name):
     history = language(text, tmp_path / name)
     path = (tmp_path / name).with_suffix(".npz")
-    config, _ = weights.load(path)
+    config, _ = weights.read(path)
     arrays = arrays_of(path)
     assert {k: config[k] for k in SHAPE} == SHAPE and config["dropout"] == 0.1
     assert config["source"] == "language" and config["text"] == ["a.txt", "b.txt"]
@@ -83,7 +83,7 @@ def test_a_killed_pretraining_resumes_to_the_same_bits(text, tmp_path):
 
 def test_a_shape_is_taken_and_kept_in_the_file(text, tmp_path):
     language(text, tmp_path / "w", shape="2x4x16")
-    config, _ = weights.load(tmp_path / "w.npz")
+    config, _ = weights.read(tmp_path / "w.npz")
     expected = SHAPE | {"n_layer": 2, "n_head": 4, "n_embd": 16}
     assert {k: config[k] for k in SHAPE} == expected and "--shape 2x4x16" in config["command"]
     parameters = dict(minifpt.GPT2.from_pretrained(tmp_path / "w.npz").named_parameters())
@@ -96,7 +96,7 @@ def test_a_shape_is_taken_and_kept_in_the_file(text, tmp_path):
 
 def test_shorter_passages_leave_the_later_positions_untrained(text, tmp_path):
     language(text, tmp_path / "w", tokens=9)
-    config, _ = weights.load(tmp_path / "w.npz")
+    config, _ = weights.read(tmp_path / "w.npz")
     start = minifpt.GPT2(minifpt.GPT2Config(**SHAPE), seed=2).wpe.weight.data
     rows = arrays_of(tmp_path / "w.npz")["wpe.weight"]
     is_trained = np.abs(rows - start).max(axis=1) > 1e-4
@@ -157,7 +157,7 @@ def pretrained(text, tmp_path, monkeypatch):
     ("images", True, False), ("vision", False, False)])
 def test_each_source_pretrains_a_trunk_that_loads(pretrained, source, causal, table):
     path = pretrained(source)
-    config, tensors = weights.load(path)
+    config, tensors = weights.read(path)
     assert config["causal"] is causal and ("wte.weight" in tensors) is table
     last = minifpt.History.load(path.with_suffix(".csv"))[-1]
     assert f"pretrain {source} --steps 2" in config["command"] and config["source"] == source

@@ -169,7 +169,7 @@ def test_a_long_config_is_not_read(tmp_path):
         np.lib.format.write_array(buffer, np.array(" " * (1 << 20)))
         archive.writestr("config.npy", buffer.getvalue())
     with pytest.raises(ValueError, match="^[^\n]*its config has 4,194,[0-9]* bytes[^\n]*$"):
-        weights.load(path)
+        weights.read(path)
 
 
 def test_shapes_are_compared_before_numbers_are_read(tmp_path, monkeypatch):
@@ -269,7 +269,8 @@ BAD = [                                                   # (call, message)
     (lambda: trunk().save(3), "save: the path is 3, expected a folder or an .npz file"),
     (lambda: trunk().save("w.safetensors"), "w.safetensors: expected the name of a folder"),
     (lambda: trunk().save(__file__), "test_refusals.py is a file, expected a folder"),
-    (lambda: F.cross_entropy(np.ones((2, 3)), np.array([0.5, 1.0])), "integers from 0 to 2"),
+    (lambda: F.cross_entropy(np.ones((2, 3)), np.array([0.5, 1.0])),
+     "targets have type float64, expected an array of integers"),
     (lambda: layers.Attention(8, 3), "8 channels cannot be divided into 3 heads"),
     (lambda: minifpt.gradcheck(5, 6, (1.0,)), "expected a function and its backward pass"),
     *each(lambda seed: minifpt.GPT2(minifpt.GPT2Config(**TINY), seed), WRONG_SEEDS, SEED),
@@ -292,9 +293,6 @@ BAD = [                                                   # (call, message)
     (lambda: trunk(n_layer=2).forward(X.repeat(8, 2), past=[layers.KeyValues(9)] * 2), "of 2 bl"),
     (lambda: back(trunk(), X.repeat(8, 2), past=[layers.KeyValues(9)]), "or it had a past"),
     *each(layers.KeyValues, SIZES, f"KeyValues: room {EXPECTED_SIZE}"),
-    *each(lambda t: optim.adam(X, X, 0, 0, t), [0, -1, 1.5, "1"], "adam: t must be a whole number"),
-    *each(lambda g: optim.adam(X, g, 0, 0, 1), [X[:1], X[..., None], 1, [1.0]], "adam: the grad"),
-    (lambda: optim.adam(X, X, 0, 0, 1, b1=1), "a beta is 1, expected a positive number or 0"),
     *each(lambda names: minifpt.gradcheck(F.relu, F.relu_backward, (X,), names=names),
           ["x", 5, [], [1], ["a", "b"], [["a"]], {"a": 1}], "gradcheck: the names are"),
     (lambda: minifpt.gradcheck(layers.Linear(1, 2, float), X, names=["bias"]), "the names are"),

@@ -22,7 +22,7 @@ def write(path, dtype=np.float32):
 def read_into(path, **changed):
     """Fill arrays of the shapes of ``ARRAYS``, or those given, from a file; the arrays."""
     named = {name: np.zeros_like(a) for name, a in ARRAYS.items()} | changed
-    weights.read_into(path, list(named.items()), weights.load(path)[1])
+    weights.read_into(path, list(named.items()), weights.read(path)[1])
     return named
 
 
@@ -46,7 +46,7 @@ def test_the_file_is_what_numpy_would_write(tmp_path, dtype):
         for name, a in ARRAYS.items():
             assert file[name].dtype == dtype
             np.testing.assert_array_equal(file[name], a.astype(dtype))
-    assert weights.load(path)[0] == CONFIG
+    assert weights.read(path)[0] == CONFIG
     assert path.read_bytes() == write(tmp_path / "again.npz", dtype).read_bytes()
 
 
@@ -61,7 +61,7 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path, changed, message):
 
 def test_an_unused_array_is_refused_unless_it_is_allowed(tmp_path):
     path, named = write(tmp_path / "w.npz"), [("ln_f.bias", np.zeros(3))]
-    tensors = weights.load(path)[1]
+    tensors = weights.read(path)[1]
     with refused("w.npz: also holds 'wte.weight'"):
         weights.read_into(path, named, tensors)
     weights.read_into(path, named, tensors, unused={"wte.weight"})
@@ -86,7 +86,7 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path, value, dtype):
 def test_arrays_of_another_kind_are_refused(tmp_path, bad):
     np.savez(tmp_path / "w.npz", config=np.array("{}"), **ARRAYS | {"ln_f.bias": bad})
     with refused("'ln_f.bias' has dtype .*, expected float16 or"):
-        weights.load(tmp_path / "w.npz")
+        weights.read(tmp_path / "w.npz")
 
 
 @pytest.mark.parametrize("dtype", ["float64", int, "half a float", None])
@@ -150,7 +150,7 @@ def test_a_changed_number_is_noticed(tmp_path, n, place, ours):
     at = raw.index(a.tobytes()) + 4 * place
     path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1:])
     with refused("w.npz: .*damaged.* Bad CRC-32 .*'ln_f.bias"):
-        weights.load(path)[1]["ln_f.bias"].read()
+        weights.read(path)[1]["ln_f.bias"].read()
 
 
 # ------------------------------------------------------------------------------ writing

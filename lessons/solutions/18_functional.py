@@ -334,11 +334,11 @@ def grouped_heads(q, k, v, n_head):
     D = C // n_head
     repeated = [a.reshape(B, T, -1, 1, D).repeat(C // a.shape[2], axis=3).reshape(B, T, C)
                 for a in (k, v)]
-    return np.concatenate([q, *repeated], axis=2), GroupedHeadsCache((q.shape, k.shape), n_head)
+    return np.concatenate([q, *repeated], axis=2), GroupedHeadsCache(q.shape, k.shape, n_head)
 
 
 def grouped_heads_backward(dqkv, cache):
-    (B, T, C), shape = cache.shapes
+    (B, T, C), shape = cache.q_shape, cache.k_shape
     D = C // cache.n_head
     dq, dk, dv = np.split(dqkv, 3, axis=2)
     return dq, *(d.reshape(B, T, shape[2] // D, -1, D).sum(axis=3).reshape(shape)

@@ -324,7 +324,7 @@ def arrays_of(model):
 
 
 with tempfile.TemporaryDirectory() as folder:
-    lm.save_folder(folder)
+    lm.save(folder)
     other = arrays_of(minifpt.LanguageModel.from_pretrained(folder))
 for name, values in arrays_of(lm).items():
     if not name.startswith("h.") or name.startswith("h.0."):

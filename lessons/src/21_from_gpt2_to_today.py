@@ -255,7 +255,7 @@ show(F.grouped_heads, F.grouped_heads_backward)
 # %%
 with tempfile.TemporaryDirectory() as parent:
     folder = Path(parent) / "checkpoint"
-    llama.save_folder(folder)
+    llama.save(folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     tensors = {name: tensor.read().astype(float) for name, tensor in huggingface.read_tensors(
         huggingface.tensor_file(folder)).items()}

@@ -41,9 +41,8 @@ GROUPS = {
     "Lessons": {
         "lessons": ("lessons", "Copy the lessons into a folder and open the first."),
         "new": ("lessons", "Write the skeleton of a functional.py of your own."),
-        "check": ("lessons", "Check the functions of your own file, and name the next one."),
-        "grade": ("lessons", "Check the notebooks and functional files that students hand in."),
-        "worksheet": ("lessons", "Write a page of functions in which one line may be wrong.")}}
+        "check": ("lessons", "Check the functions of your own file or of notebooks, and name the "
+                             "next one.")}}
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 # Names that other programs give to an option.
 SYNONYMS = {"epochs": "--steps", "iterations": "--steps", "learning-rate": "--lr",

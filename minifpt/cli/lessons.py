@@ -1,4 +1,4 @@
-"""The commands for the lessons, for the reader's own file and for teachers."""
+"""The commands for the lessons and for the reader's own file."""
 
 import importlib.util
 import shlex
@@ -6,37 +6,33 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ..exercises import grade as grading
-from ..exercises import own, sandbox
-from ..exercises import worksheet as sheets
-from ..exercises.lesson import unpack
-from ..exercises.nbgrader import write_assignments
+from ..exercises import checking, own
+from ..exercises.lesson import lessons_folder, unpack
 from .formatting import say
-from .options import option, path, takes, whole
+from .options import option, path, takes
+
+FOLDER = Path("minifpt-lessons")
 
 
 @takes(
-    option("folder", nargs="?", type=path, default=Path("minifpt-lessons"), metavar="FOLDER",
-           help="folder to copy to (default: minifpt-lessons)"),
+    option("folder", nargs="?", type=path, default=FOLDER, metavar="FOLDER|N",
+           help=f"folder to copy to, or the number of the lesson to open (default: {FOLDER})"),
     option("--no-open", action="store_true", help="do not start JupyterLab"),
-    option("--no-solutions", action="store_true", help="leave out the solutions"),
-    option("--nbgrader", action="store_true",
-           help="write their exercises as assignments for nbgrader"))
+    option("--no-solutions", action="store_true", help="leave out the solutions"))
 def lessons(args):
-    if args.nbgrader:
-        written = write_assignments(args.folder)
-        say(f"{args.folder}: {len(written)} assignments; next, in that folder: "
-            f"nbgrader generate_assignment {written[0].parent.name}")
-        return 0
-    written = unpack(args.folder, solutions=not args.no_solutions)
-    say(f"{args.folder}: {len(written)} files copied; existing files stay unchanged")
+    folder, number = args.folder, ""
+    if str(folder).isdecimal() and not folder.exists():
+        folder, number = FOLDER, f"{int(str(folder)):02}_"
+    if not (names := sorted(p.name for p in lessons_folder().glob(f"{number}*.ipynb"))):
+        raise ValueError(f"there is no lesson {args.folder}: expected a lower number, or a folder")
+    written = unpack(folder, solutions=not args.no_solutions)
+    say(f"{folder}: {len(written)} files copied; existing files stay unchanged")
     if args.no_open:
         return 0
     if importlib.util.find_spec("jupyterlab") is None:
         raise FileNotFoundError("JupyterLab is not installed: pip install jupyterlab")
-    first = min(args.folder.glob("*.ipynb"))
     # -P: a file in the folder, such as random.py, must not replace a library.
-    return subprocess.call([sys.executable, "-P", "-m", "jupyterlab", first.name], cwd=args.folder)
+    return subprocess.call([sys.executable, "-P", "-m", "jupyterlab", names[0]], cwd=folder)
 
 
 @takes(
@@ -52,51 +48,28 @@ def new(args):
 
 
 @takes(
-    option("file", type=path, metavar="FILE", help="a file begun by 'minifpt new'"),
-    description="Check each function of your own file: done, wrong (with a hint) or not written. "
-                "The last line names the next function.")
+    option("files", nargs="+", type=path, metavar="FILE",
+           help="a file begun by 'minifpt new', or a lesson's notebook"),
+    option("--csv", type=path, metavar="FILE", help="append a row for each file to this table"),
+    description="Check each function of your own file, or each exercise of a notebook: done, wrong "
+                "(with a hint) or not written. The last line names the next function. Of a "
+                "notebook, only the functions and what they need are run. Each file runs in a "
+                f"process of its own, where a function may take {checking.SECONDS} s. This is not "
+                "a sandbox: check only files that you would run.")
 def check(args):
-    return int(own.check(args.file, say) > 0)
-
-
-@takes(
-    option("folder", type=path, metavar="FOLDER", help="folder of the students' files"),
-    option("--out", type=path, default=Path("grades"), metavar="FOLDER",
-           help="folder for the tables and pages, not in the first one (default: grades)"),
-    option("--lessons", metavar="N,N", help=(
-        "what was set, such as 1,3 or own (default: what most handed in)")),
-    option("--seconds", type=whole, default=60, help=(
-        "time limit of a file; an exercise gets a quarter (default: 60)")),
-    option("--no-sandbox", action="store_true", help="run the files without bubblewrap"),
-    description="Check the notebooks and functional files that students hand in: "
-                "STUDENT/NAME.ipynb or STUDENT_NN.ipynb, STUDENT/NAME.py or STUDENT.py. In a "
-                "notebook, the answers and the cells that they need are run. Each file runs in a "
-                "sandbox of its own, with limits of time, memory and processes, without network, "
-                f"and sees no other file. {grading.NOTE}",
-    epilog=grading.CONTAINER)
-def grade(args):
-    lessons = [name.strip().zfill(2) for name in args.lessons.split(",")] if args.lessons else None
-    if not args.no_sandbox and (why := sandbox.missing()):
-        print(grading.CONTAINER, file=sys.stderr)
-        raise ValueError(f"{why}: use the container above, or --no-sandbox if you trust all files")
-    rows = grading.grade(args.folder, args.out, args.seconds, lessons=lessons,
-                         has_sandbox=not args.no_sandbox)
-    judged = [row for row in rows if "/" in row["exercise"]]
-    print(f"{len({row['student'] for row in rows})} students, "
-          f"{sum(row['passed'] == 'yes' for row in judged)} of {len(judged)} passed, "
-          f"{len(rows) - len(judged)} files could not be judged\n"
-          f"{args.out}: grades.csv students.csv summary.md students/")
-
-
-@takes(
-    option("lesson", type=whole, metavar="LESSON", help="number of a lesson, such as 5"),
-    option("--seed", type=whole, default=0, help="another seed, another sheet (default: 0)"),
-    option("--items", type=whole, default=6, help="functions on the sheet (default: 6)"),
-    option("--out", type=path, default=Path("."), metavar="FOLDER",
-           help="folder of the three files (default: this one)"),
-    description="Write functions of a lesson in which one line may be wrong, one in four of them "
-                "right: a page to print, a notebook, and the key in a file of its own. Files "
-                "that are there already and differ are not replaced.")
-def worksheet(args):
-    for written in sheets.write(args.lesson, args.out, args.seed, args.items):
-        say(f"{written}")
+    if args.csv:
+        checking.check_table(args.csv)
+    status = 0
+    for file in args.files:
+        if len(args.files) > 1:
+            say(f"{file}:")
+        checked, error = [], ""
+        try:
+            checked, lessons = checking.results(file)
+            status = max(status, own.print_results(checked, lessons, say) > 0)
+        except (ValueError, OSError) as e:
+            status, error = 2, str(e)
+            print(f"minifpt: {error}", file=sys.stderr)
+        if args.csv:
+            checking.append_row(args.csv, file, checked, error)
+    return int(status)

@@ -2,7 +2,7 @@
 
 An exercise is its solution, how its arguments are drawn, and its mistakes, each with a hint.  They
 stand in the lesson's file in ``lessons/solutions``.  A mistake is a change of the solution's source
-(see ``viewer.rewriting``): what it would answer is computed when it is needed.  Numbers are drawn
+(see ``rewriting``): what it would answer is computed when it is needed.  Numbers are drawn
 anew at every call, so an answer can be computed but not copied::
 
     def bias_gradient(dy):
@@ -20,7 +20,6 @@ import copy
 import functools
 import importlib.util
 import inspect
-import linecache
 import re
 import sys
 import traceback
@@ -30,8 +29,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..examples import fresh
-from ..viewer.rewriting import rewrite
 from .lesson import lessons_folder
+from .rewriting import rewrite
 
 EXERCISES = {}                                            # name -> Exercise
 PASSED, WRONG, NOT_WRITTEN = "passed", "not right yet", "not answered yet"
@@ -138,12 +137,11 @@ class Exercise:
 
 @dataclass
 class Result:
-    """``status`` is ``PASSED``, ``WRONG`` or ``NOT_WRITTEN``; what ``is_lost`` was not judged."""
+    """``status`` is ``PASSED``, ``WRONG`` or ``NOT_WRITTEN``."""
 
     name: str
     status: str
     hint: str = ""
-    is_lost: bool = False
 
     def __str__(self):
         mark = {PASSED: "\u2713", NOT_WRITTEN: "\u00b7"}.get(self.status, "\u2717")
@@ -173,6 +171,14 @@ def check(name, answer):
         print(text)
     except UnicodeEncodeError:                            # a terminal without a tick
         print(text.encode("ascii", "replace").decode())
+
+
+def require(name, answer):
+    """Raise ``AssertionError`` with the hint unless a function answers the exercise ``name``: a
+    test, such as those of nbgrader and otter-grader."""
+    result = examine(name, answer)
+    if result.status != PASSED:
+        raise AssertionError(str(result))
 
 
 def check_solutions(scope):
@@ -225,14 +231,15 @@ class Wrong(Exception):
 
 def ask(function, case):
     """Raise :class:`Wrong` for a wrong answer to a case, ``NotImplementedError`` for none."""
-    args, is_file = copy.deepcopy(case.args), case.exercise.is_file
-    names = [*inspect.signature(case.exercise.solution).parameters][:len(args)]
-    names += ["args"] * (len(args) - len(names))
+    is_file = case.exercise.is_file
+    names = [*inspect.signature(case.exercise.solution).parameters][:len(case.args)]
+    names += ["args"] * (len(case.args) - len(names))
     try:
+        args = copy.deepcopy(case.args)                   # a reader's cache may refuse
         output = case.output_of(function, args)
     except (NotImplementedError, Wrong):
         raise
-    except Exception as e:                                # the reader's code: anything
+    except (Exception, SystemExit) as e:                  # the reader's code: anything
         if isinstance(e, TypeError) and "ellipsis" in str(e):          # a "..." met a number
             raise NotImplementedError from None
         code = getattr(inspect.unwrap(function), "__code__", None)
@@ -317,8 +324,6 @@ def _sentence(hint):
 
 def lines_of(error, code):
     """Return the last lines that led to an error, of a function's code and of its file, or 0."""
-    if hasattr(error, "lines"):                           # it was raised in another process
-        return error.lines
     in_code = of_file = 0
     for frame, line in traceback.walk_tb(error.__traceback__ if code else None):
         in_code = line - code.co_firstlineno + 1 if frame.f_code is code else in_code
@@ -476,5 +481,4 @@ def _load():
         path = notebook.parent / "solutions" / f"{notebook.stem}.py"
         spec = importlib.util.spec_from_file_location(name, path)
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        linecache.getlines(str(path))                     # a closed process may not read it later
         spec.loader.exec_module(module)

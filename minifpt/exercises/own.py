@@ -22,7 +22,7 @@ from .. import fast, layers, tracing
 from .. import functional as F
 from ..examples import examples
 from ..files import one_line, read_text, save_text
-from . import NOT_WRITTEN, PASSED, WRONG, apart, lines_of
+from . import NOT_WRITTEN, PASSED, WRONG, lines_of
 from .lesson import lessons_folder
 from .operations import examine, learned
 
@@ -141,7 +141,8 @@ def put(path, *functions):
                    for name, node in functions_of(source).items()
                    if name in nodes and is_stub(nodes[name])}
         else:
-            new = {function.__name__: inspect.getsource(function).rstrip()}
+            source = inspect.getsource(function)
+            new = {function.__name__: ast.get_source_segment(source, ast.parse(source).body[0])}
         if missing := set(new) - set(nodes):
             raise ValueError(f"{path}: it has no function {', '.join(missing)}")
         lines = text.removesuffix("\n").split("\n")       # splitlines would cut at form feeds
@@ -175,7 +176,7 @@ def load(path):
     that cannot be read, or that raises an error."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path).removeprefix("\ufeff")
         stubs = {name: is_stub(node) for name, node in functions_of(text).items()}
         code = compile(text, str(path), "exec")
     except (ValueError, SyntaxError, RecursionError) as e:
@@ -286,7 +287,7 @@ def _running(reader, simple, mine, pair):
             raise
         except Exception as e:
             if mine:
-                line = lines_of(e, getattr(function, "__code__", None))[1]
+                line = lines_of(e, getattr(inspect.unwrap(function), "__code__", None))[1]
                 raise Raised(f"{reader.path}, line {line}: {name} raised {one_line(e)}") from e
             if not reader.calls:                             # nothing of the reader's has run yet
                 raise
@@ -299,16 +300,28 @@ def _running(reader, simple, mine, pair):
 # ----------------------------------------------------------------------------- checking
 
 
+def results(path, seed=None):
+    """Return a :class:`Result` for each function of a reader's file, in the order of the lessons.
+    The file runs in this process.  Raises ``ValueError`` if it cannot be run."""
+    functions = load(path).functions
+    return [examine(functions, name, seed) for name in FUNCTIONS]
+
+
 def check(path, say=print):
-    """Say which functions are done or wrong, a line for each lesson with those not written, and
-    the next one.  Returns how many are wrong."""
-    checked = results(path)
-    for lesson in sorted({*FUNCTIONS.values()}):
-        rows = [r for r in checked if FUNCTIONS[r.name] == lesson]
+    """Check a reader's file in this process and print its table; return how many functions are
+    wrong."""
+    return print_results(results(path), FUNCTIONS, say)
+
+
+def print_results(checked, lessons, say=print):
+    """Print which functions are done or wrong, a line for each lesson with those not written, and
+    the next function; ``lessons`` is {name: lesson}.  Returns how many functions are wrong."""
+    for lesson in sorted({*lessons.values()}):
+        rows = [r for r in checked if lessons[r.name] == lesson]
         for r in rows:
             if r.status != NOT_WRITTEN:
-                word = "done" if r.status == PASSED else f"wrong. {r.hint}"
-                say(f"lesson {lesson:2}  {str(r)[0]} {r.name}: {word}")
+                verdict = "done" if r.status == PASSED else f"wrong. {r.hint}"
+                say(f"lesson {lesson:2}  {str(r)[0]} {r.name}: {verdict}")
         if missing := [r for r in rows if r.status == NOT_WRITTEN]:
             say(f"lesson {lesson:2}  {str(missing[0])[0]} not written: "
                 f"{', '.join(r.name for r in missing)}")
@@ -318,43 +331,5 @@ def check(path, say=print):
     name = next((r.name for r in mistakes + unwritten), "")    # one left out comes at the end
     n_done = sum(r.status == PASSED for r in checked)
     say(f"{n_done} of {len(checked)} done, {len(mistakes)} wrong. " + (
-        f"Next: {name}, lesson {FUNCTIONS[name]}." if name else "All of it is yours."))
+        f"Next: {name}, lesson {lessons[name]}." if name else "All of it is yours."))
     return len(mistakes)
-
-
-def results(path, seed=None):
-    """Return a :class:`Result` for each function of a reader's file, in the order of the lessons.
-    The file runs in a process of its own.  Raises ``ValueError`` if it cannot be run."""
-    path = Path(path).absolute()
-    try:
-        return [*judged(path.name, read_text(path), seed)]
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: there is no such file; 'minifpt new {path}' makes it"
-                                ) from None
-    except apart.Lost as e:
-        raise ValueError(f"{path}: {e}") from None
-
-
-def judged(name, text, seed=None, **limits):
-    """Yield the :class:`Result` of each function of a file's text, which runs in a process of its
-    own; ``limits`` are those of :func:`apart.judged`.  Other checks do not call what ended it."""
-    stuck = set()
-
-    def judge(mine, name):
-        mine = {n: f for n, f in mine.items() if n not in stuck}
-        stuck.add(name)
-        result = examine(mine, name, seed)                # it may not come back
-        stuck.remove(name)
-        return result
-    return apart.judged(FUNCTIONS, f"{__name__}:work", (Path(name).name, text), judge, **limits)
-
-
-def work(name, text):
-    """Return the functions of a file; for :mod:`apart`."""
-    globals()["results"] = lambda path: []                # if the file checks itself
-    path = Path.cwd() / name
-    path.write_text(text, encoding="utf-8")
-    try:
-        return load(path).functions
-    except (ValueError, OSError) as e:
-        raise ValueError(str(e).removeprefix(f"{path}").lstrip(":, ")) from None

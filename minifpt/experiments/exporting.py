@@ -53,10 +53,10 @@ def export(source, out, dtype=None):
         model.trunk.save(out, dtype, **origin)
         return str(out)
     path = weights.find(source)
-    config, tensors = weights.load(path)
+    config, tensors = weights.read(path)
     has_table = "wte.weight" in tensors
     files = folders.tokenizer_files(path, config.get("vocab_size")) if has_table else {}
     model = trunks.language_model(path) if has_table else trunks.get(path)
-    model.save_folder(out, dtype, {
+    folders.save_folder(model, out, dtype, {
         key: config[key] for key in ("source", "command", "revision") if key in config}, files)
     return f"{out}: {' '.join(['model.safetensors', 'config.json', *files])}"

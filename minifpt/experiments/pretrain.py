@@ -73,7 +73,7 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
     out, options = weight_file(out), DEFAULTS[source] | options
     table = out.with_suffix(".csv")
     for path in filter(Path.exists, (out, table)):
-        if not (resume and (path == table or str(weights.load(path)[0].get("command")).startswith(
+        if not (resume and (path == table or str(weights.read(path)[0].get("command")).startswith(
                 f"minifpt pretrain {source} "))):
             raise ValueError(f"pretrain: {path} is there already: choose another --out, or "
                              "remove it")

@@ -1,4 +1,5 @@
-"""Write weights for Transformers: a folder with ``config.json`` and ``model.safetensors``.
+"""Write a model's weights: to a weight file, or for Transformers to a folder with ``config.json``
+and ``model.safetensors``.
 
 ``huggingface`` reads such folders and describes a safetensors file.
 """
@@ -7,17 +8,41 @@ import json
 import math
 import os
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
 from ..checks import brief
-from . import regular, to_json, unfinished, write_durably
+from . import regular, to_json, unfinished, weights, write_durably
 from .tokenizer import FILES, byte_vocabulary, files_beside, is_bytes
-from .weights import cast, weight_dtype
+from .weights import by_gpt2_name, cast, weight_dtype
 
 NAMES = {"float32": "F32", "float16": "F16"}              # by safetensors' names
 SUFFIXES = (".safetensors", ".json", ".bin", ".pt")       # of files, not of folders
+
+
+def save(model, path, dtype=None, provenance=None):
+    """Write a trunk or language model with its config and ``provenance``, a dict.
+
+    A path that ends in ``.npz`` gives a weight file of minifpt, by default in float16.  Any other
+    path gives a new folder as Transformers saves it, by default in float32.
+    """
+    if not str(path).endswith(".npz"):
+        return save_folder(model, path, dtype, provenance)
+    config = asdict(getattr(model, "trunk", model).config)       # it may have got positions
+    weights.save(path, config | (provenance or {}), by_gpt2_name(model),
+                 np.float16 if dtype is None else dtype)
+
+
+def save_folder(model, folder, dtype=None, provenance=None, files=None):
+    """Write a folder that Transformers reads, with more ``files`` {name: bytes}, such as a
+    tokenizer's.  By default a model with 256 tokens gets the byte tokenizer."""
+    config, arrays = model.as_transformers()
+    if files is None:
+        files = byte_tokenizer() if model.config.vocab_size == 256 else {}
+    write_folder(folder, config | ({"minifpt": provenance} if provenance else {}), arrays,
+                 np.float32 if dtype is None else dtype, files)
 
 
 def write_folder(folder, config, named_arrays, dtype=np.float32, files=None):
@@ -80,22 +105,26 @@ def write_safetensors(f, named_arrays, dtype, path):
         f.write(cast(a, dtype.newbyteorder("<"), f"{path}: '{name}'").data)
 
 
-def gpt2_config(config, architecture):
-    """Return the fields of a ``config.json`` for a ``GPT2Config``.  Raises ``ValueError`` for a
-    model that is not causal, which Transformers' GPT-2 always is."""
+def gpt2_as_transformers(model, architecture, prefix=""):
+    """Return the fields of a ``config.json`` for a GPT-2 and [(name, array)], as Transformers has
+    them; ``prefix`` stands before each name.  Raises ``ValueError`` for a model that is not causal,
+    which Transformers' GPT-2 always is."""
+    config = getattr(model, "trunk", model).config
     if not config.causal:
         raise ValueError("save: the model is not causal, and Transformers' GPT-2 is: expected a "
                          "path that ends in .npz")
     end = 50256 if config.vocab_size == 50257 else None   # GPT-2's token <|endoftext|>
-    return {"architectures": [architecture], "model_type": "gpt2",
-            "n_layer": config.n_layer, "n_head": config.n_head, "n_embd": config.n_embd,
-            "n_positions": config.n_positions, "n_ctx": config.n_positions, "n_inner": None,
-            "vocab_size": config.vocab_size, "activation_function": config.activation_function,
-            **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.dropout),
-            "layer_norm_epsilon": config.layer_norm_epsilon,
-            "initializer_range": config.initializer_range,
-            "scale_attn_weights": True, "tie_word_embeddings": True,
-            "bos_token_id": end, "eos_token_id": end}
+    fields = {
+        "architectures": [architecture], "model_type": "gpt2",
+        "n_layer": config.n_layer, "n_head": config.n_head, "n_embd": config.n_embd,
+        "n_positions": config.n_positions, "n_ctx": config.n_positions, "n_inner": None,
+        "vocab_size": config.vocab_size, "activation_function": config.activation_function,
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.dropout),
+        "layer_norm_epsilon": config.layer_norm_epsilon,
+        "initializer_range": config.initializer_range,
+        "scale_attn_weights": True, "tie_word_embeddings": True,
+        "bos_token_id": end, "eos_token_id": end}
+    return fields, [(prefix + name, array) for name, array in by_gpt2_name(model)]
 
 
 def byte_tokenizer():

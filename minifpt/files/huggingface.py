@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ..checks import brief
-from . import DAMAGE, is_name, one_line, printable, read_json, tokenizer
+from . import DAMAGE, is_name, one_line, printable, read_json
 
 HUB = {name: f"openai-community/{name}" for name in (
     "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")} | {"distilgpt2": "distilbert/distilgpt2"}
@@ -199,19 +199,20 @@ def _mapped(path, dtype, start, shape):
     return np.memmap(path, dtype, "r", start, shape) if math.prod(shape) else np.empty(shape, dtype)
 
 
-def download(repo, revision=None):
+def download(repo, revision=None, files=()):
     """Download a GPT-2 from https://huggingface.co into huggingface_hub's cache, and return its
     folder, whose name is the commit.
 
-    ``repo`` is a hub id, ``owner/name``; ``revision`` a commit, tag or branch.  Complete files
-    are not downloaded again, and partial ones are continued.  Raises ``FileNotFoundError``.
+    ``repo`` is a hub id, ``owner/name``; ``revision`` a commit, tag or branch; ``files`` the names
+    of more files, such as a tokenizer's.  Complete files are not downloaded again, and partial
+    ones are continued.  Raises ``FileNotFoundError``.
     """
     try:
         import huggingface_hub as hub
     except ImportError:
         raise FileNotFoundError(f"'{repo}' is fetched with huggingface_hub: "
                                 "pip install huggingface_hub") from None
-    patterns = ["config.json", *tokenizer.FILES, *FILES, "model-*.safetensors"]
+    patterns = ["config.json", *files, *FILES, "model-*.safetensors"]
     try:
         folder = Path(hub.snapshot_download(repo, revision=revision, allow_patterns=patterns))
     except Exception as e:                                # its errors differ by version

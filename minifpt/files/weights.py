@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import zipfile
+from dataclasses import fields
 from functools import cache, partial
 from pathlib import Path
 from textwrap import shorten
@@ -50,7 +51,7 @@ def available():
 def origin(name):
     """Return the origin of the weights ``name`` as text: hub id and commit, or a command."""
     try:
-        config, _ = load(find(name))
+        config, _ = read(find(name))
     except (ValueError, OSError) as e:
         return one_line(e)
     parts = [str(config[key]) for key in ("command", "source", "revision") if key in config]
@@ -105,7 +106,57 @@ def file_name(name):
     return str(name).replace("/", "--")
 
 
-def load(path, dropout=None):
+def load(kind, name, dtype=np.float32, dropout=None):
+    """Return a model of the class ``kind``, a GPT-2's trunk or language model, with weights.
+
+    name      a name in ``weights/`` or in the user's cache folder, where ``minifpt convert``
+              writes; the path of an ``.npz`` weight file; or a folder or file that Transformers
+              saved: ``config.json`` and ``model.safetensors`` or its shards.
+    dropout   replaces the file's dropout.
+
+    Raises ``FileNotFoundError`` for an unknown name.  Raises ``ValueError`` with the parameter and
+    its shapes for a file that does not fit.
+    """
+    path = find(name)
+    settings, tensors = read(path, dropout)
+    config = config_of(settings, path, kind.config_type)
+    check_size(path, config, tensors)
+    model = kind(config, seed=None, dtype=dtype)
+    # A weight file may hold the token embeddings, which a trunk does not have.
+    read_into(path, by_gpt2_name(model), tensors, unused={"wte.weight"})
+    return model
+
+
+def by_gpt2_name(model):
+    """Return [(name, array)] of a model's parameters by GPT-2's names, which lack ``trunk.``."""
+    return [(name.removeprefix("trunk."), p.data) for name, p in model.named_parameters()]
+
+
+def config_of(settings, path, kind):
+    """Return a config of the class ``kind`` from a weight file's, a dict that may hold more."""
+    known = {f.name for f in fields(kind)}
+    try:
+        return kind(**{k: v for k, v in settings.items() if k in known})
+    except (TypeError, ValueError) as e:
+        raise ValueError(f"{path}: bad config: {e}") from None
+
+
+def check_size(path, config, tensors):
+    """Raise ``ValueError`` for a config of a GPT-2 that is larger than the file's tensors, before
+    the memory of such a model is asked for."""
+    blocks = {name.split(".")[1] for name in tensors if name.startswith("h.")}
+    if "wpe.weight" not in tensors:
+        raise ValueError(f"{path}: lacks 'wpe.weight': this is not a GPT-2")
+    if len(blocks) < config.n_layer:
+        raise ValueError(f"{path}: holds {len(blocks)} blocks, its config says n_layer "
+                         f"{config.n_layer}")
+    for name, n in (("wpe.weight", config.n_positions), ("wte.weight", config.vocab_size)):
+        if name in tensors and tensors[name].shape != (n, config.n_embd):
+            raise ValueError(f"{path}: '{name}' has shape {tensors[name].shape}, expected "
+                             f"{n, config.n_embd}")
+
+
+def read(path, dropout=None):
     """Return ``(config, tensors)`` of a weight file or a checkpoint of Transformers: a dict, and
     {name: :class:`minifpt.files.huggingface.Tensor`}, whose numbers are not read yet.
     ``dropout`` replaces the file's.

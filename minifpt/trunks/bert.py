@@ -9,9 +9,9 @@ from .. import checks, layers
 from .. import fast as ops
 from ..checks import brief
 from ..files import huggingface, one_line
+from ..files.weights import config_of
 from ..gpt2 import GPT2Config
 from ..machine import single_threaded_blas
-from ..weight_files import config_of
 
 # {our name: Hugging Face's names}.  Their linear layers hold the transposed weight.
 POSITIONS = "embeddings.position_embeddings"

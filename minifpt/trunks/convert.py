@@ -6,10 +6,17 @@ from pathlib import Path
 
 from ..files import cache_folder, huggingface, outputs, write_beside
 from ..files.tokenizer import FILES
-from ..files.weights import file_name, matched, save, weight_dtype
+from ..files.weights import (
+    by_gpt2_name,
+    check_size,
+    config_of,
+    file_name,
+    matched,
+    save,
+    weight_dtype,
+)
 from ..gpt2 import SHAPES, GPT2Config, LanguageModel
 from ..progress import progress_bar
-from ..weight_files import by_gpt2_name, check_size, config_of
 
 
 def convert(source, out=None, dtype="float16", progress=True, dropout=None, revision=None):
@@ -59,7 +66,7 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None, revi
         raise ValueError(f"convert: {out} is there already: choose another --out, or remove it")
     outputs.check(out, "weights")
     if path is None:                                      # download when the file can be written
-        path = huggingface.download(hub, revision)
+        path = huggingface.download(hub, revision, FILES)
         origin["revision"] = path.name
     settings, tensors = huggingface.load_checkpoint(path, dropout)
     config = config_of(settings, path, GPT2Config)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from ..files import weights
+from ..files.weights import check_size, config_of
 from ..gpt2 import GPT2, SHAPES, GPT2Config
 from ..layers import standard_normal
 from ..user_files import load_object
-from ..weight_files import check_size, config_of
 from . import bert, forms, llama_files
 from .base import check_trunk
 from .llama import Llama
@@ -156,7 +156,7 @@ def stored_config(name, options):
         return bert.read_config(path, dropout)
     if llama_files.is_llama(name):
         return llama_files.load(path, dropout)[0]
-    settings, tensors = weights.load(path, dropout)
+    settings, tensors = weights.read(path, dropout)
     config = config_of(settings, path, GPT2Config)
     check_size(path, config, tensors)
     return config

@@ -11,10 +11,10 @@ import numpy as np
 
 from .. import checks, layers
 from .. import fast as ops
-from ..files import huggingface, weights
+from ..files import export, huggingface, weights
+from ..files.weights import by_gpt2_name
 from ..gpt2 import LanguageModel, draw
 from ..machine import single_threaded_blas
-from ..weight_files import Pretrained, by_gpt2_name
 from . import llama_files as stored
 from .llama_files import LlamaConfig
 
@@ -138,7 +138,7 @@ class LlamaBlock(layers.Block):
         self.mlp = GatedMLP(config, dtype)
 
 
-class LlamaWeights(Pretrained):
+class LlamaWeights(layers.Layer):
     """The base class of trunk and language model: it reads and writes weights in files."""
 
     @classmethod
@@ -151,6 +151,10 @@ class LlamaWeights(Pretrained):
         model = cls(config, seed=None, dtype=dtype)
         stored.fill(path, by_gpt2_name(model), tensors, huggingface.is_checkpoint(path))
         return model
+
+    def save(self, path, dtype=None, **provenance):
+        """Write the weights with their config; see :func:`minifpt.files.export.save`."""
+        export.save(self, path, dtype, provenance)
 
     def as_transformers(self):
         """Return the fields of a ``config.json`` and [(name, array)], as Transformers has them."""

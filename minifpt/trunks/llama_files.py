@@ -9,7 +9,6 @@ import numpy as np
 from .. import checks
 from ..checks import brief, one_of
 from ..files import huggingface, weights
-from ..weight_files import config_of
 
 KINDS = "llama", "qwen2"                                  # model types that are read
 # Transformers' names of layers, by ours, where they differ.
@@ -78,7 +77,7 @@ def is_llama(name):
         path = weights.find(name)
         if huggingface.is_checkpoint(path):
             return huggingface.settings_of(path)[0].get("model_type") in KINDS
-        return weights.load(path)[0].get("model_type") == "llama"
+        return weights.read(path)[0].get("model_type") == "llama"
     except (ValueError, OSError):
         return False
 
@@ -87,11 +86,11 @@ def load(path, dropout=None):
     """Return ``(LlamaConfig, tensors)`` of a file: {name of ours:
     :class:`minifpt.files.huggingface.Tensor`}.  Transformers' matrices are transposed."""
     is_theirs = huggingface.is_checkpoint(path)
-    settings, tensors = (load_checkpoint if is_theirs else weights.load)(path, dropout)
+    settings, tensors = (load_checkpoint if is_theirs else weights.read)(path, dropout)
     if settings.get("model_type") != "llama":
         raise ValueError(f"{path}: this is not a Llama (model_type is "
                          f"{brief(settings.get('model_type'))})")
-    config = config_of(settings, path, LlamaConfig)
+    config = weights.config_of(settings, path, LlamaConfig)
     check_size(path, vars(config), tensors)
     return config, tensors
 

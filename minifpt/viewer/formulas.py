@@ -100,7 +100,7 @@ def operands(step, inner):
     elif op == "rope":
         names["back"] = step.output
     elif op == "grouped_heads":
-        (B, T, C), (*_, few), n_head = *names["shapes"], names["n_head"]
+        (B, T, C), (*_, few), n_head = names["q_shape"], names["k_shape"], names["n_head"]
         D = C // n_head
         names["dq"], dk, dv = np.split(names["dqkv"], 3, axis=2)
         for name, d in (("dk", dk), ("dv", dv)):          # (B, T, few, copies)

@@ -218,7 +218,8 @@ def source_of(function):
 
 def watch(step):
     """Run an operation again; return {line: the names that it assigned} for the lines that ran."""
-    code, ran, last, before = getattr(step.function, "__code__", None), {}, [None], {}
+    code = getattr(inspect.unwrap(step.function), "__code__", None)
+    ran, last, before = {}, [None], {}
 
     def local(frame, event, arg):
         new = [f"{n} {describe(v)}" for n, v in frame.f_locals.items()

@@ -30,7 +30,7 @@ import numpy as np
 import minifpt
 from minifpt.files import read_json
 from minifpt.files.runs import History
-from minifpt.files.weights import load
+from minifpt.files.weights import read
 
 ROOT = Path(__file__).resolve().parents[2]
 IN_A_ROW = 9                                              # kills before a command may end
@@ -129,7 +129,7 @@ def weights_made(folder):
     """{array: bytes} of each weight file in a folder, and its settings but the seconds."""
     made = checkpoints(folder)
     for path in sorted(folder.glob("*.npz")):
-        config, tensors = load(path)
+        config, tensors = read(path)
         config.pop("seconds", None)
         made[path.name] = config, {name: t.read().tobytes() for name, t in tensors.items()}
     return made
@@ -244,7 +244,7 @@ def whole(folder):
                 arrays = dict(file)                       # checks all sums
             steps[str(path.parent)] = json.loads(str(arrays["state"]))["step"]
         elif path.suffix == ".npz":
-            for tensor in load(path)[1].values():
+            for tensor in read(path)[1].values():
                 tensor.read()
         elif path.suffix == ".png":
             assert path.read_bytes().endswith(PNG_END), f"{path} is half"

@@ -22,8 +22,10 @@ Rewritten = namedtuple("Rewritten", "function lines text")
 def rewrite(function, *changes):
     """Return ``function`` with each of the ``changes`` made, one after the other, at each place of
     its pattern: a :class:`Rewritten`.  Raises ``ValueError`` where a pattern does not occur."""
+    function = inspect.unwrap(function)                   # the formula, without its guard
     lines, first = inspect.getsourcelines(function)
     tree = ast.parse(textwrap.dedent("".join(lines)))
+    tree.body[0].decorator_list = []
     fixed = {*function.__globals__, *vars(builtins)}
     for i, change in enumerate(changes):
         pattern, _, replacement = change.partition(" -> ")

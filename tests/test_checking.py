@@ -1,0 +1,112 @@
+"""``minifpt check``: whole files and notebooks, in a process of their own."""
+
+import json
+import os
+
+import pytest
+from test_own import SKELETON, body, with_bodies
+
+from minifpt import cli
+from minifpt.exercises import checking, own
+
+GOOD = "def bias_gradient(dy):\n    return dy.sum(axis=(0, 1))"
+MEAN = "def bias_gradient(dy):\n    return dy.mean(axis=(0, 1))"
+CALL = 'check("bias_gradient", bias_gradient)'
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working folder, and five seconds for a function that loops."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(checking, "SECONDS", 5)
+    return tmp_path
+
+
+def notebook(path, *cells):
+    """Write a notebook of these cells of code."""
+    path.write_text(json.dumps({"cells": [
+        {"cell_type": "code", "source": cell.splitlines(keepends=True)} for cell in cells]}),
+        encoding="utf-8")
+
+
+def test_the_table_has_what_is_done_wrong_and_next(here, capsys):
+    (here / "mine.py").write_text(with_bodies(
+        SKELETON, linear=body("linear"), linear_backward="return dy, dy, dy",
+        relu="import time\nwhile True: time.sleep(1)", relu_backward="return dy * (cache.x > 0)",
+        gelu="import os\nos._exit(3)", gelu_exact="raise SystemExit(0)",
+        residual="print('/tmp/a/mine.py:3: here')\nreturn x - branch, None",
+        softmax="x = softmax(x)"), encoding="utf-8")
+    assert cli.main(["check", "mine.py"]) == 1
+    out = capsys.readouterr().out.splitlines()
+    lines = {line.split()[3].rstrip(":"): line for line in out}
+    for name, part in {
+            "linear": "✓ linear: done", "relu": "not end within 5 s: is there a loop?",
+            "linear_backward": "wrong. dx is wrong. The result has shape",
+            "relu_backward": "✓ relu_backward: done",     # with the library's forward pass
+            "gelu": "It ended Python, with exit status 3.", "softmax": "RecursionError",
+            "gelu_exact": "SystemExit in line", "residual": "It printed: mine.py:3: here"}.items():
+        assert part in lines[name]
+    assert "lesson 15  · not written: lstm, lstm_backward" in out
+    assert "2 of 44 done, 6 wrong. Next: linear_backward, lesson 1." in " ".join(out[-2:])
+    assert sum("not written:" in line for line in out) == 9      # all but lesson 1, which is begun
+    assert os.listdir() == ["mine.py"]
+
+
+@pytest.mark.parametrize(("name", "text", "part"), [
+    ("bad.py", "raise KeyError('x')", "line 1: it raised KeyError"),
+    ("bad.py", "\nraise SystemExit(4)", "line 2: it raised SystemExit"),
+    ("bad.py", "def f(:", "line 1: not Python (invalid syntax)"),
+    ("bad.py", "import os; os._exit(5)", "exit status 5"),
+    ("bad.py", "import time\nwhile True: time.sleep(1)", "is there a loop"),
+    ("bad.py", "x = '\0'", "not Python"),
+    ("bad.py", None, "'minifpt new bad.py' makes it"),
+    ("bad.ipynb", None, "there is no such file"),
+    ("bad.ipynb", "x = 1", "not JSON"), ("bad.ipynb", "{}", "not a notebook"),
+    ("bad.ipynb", '{"cells": []}', "no cell defines an exercise of a lesson")])
+def test_a_bad_file_is_one_line(here, fails, name, text, part):
+    if text is not None:
+        (here / name).write_text(text)
+    line = fails("check", name)
+    assert part in line and line.count(f"{name}") == 1 + ("new" in part)
+
+
+@pytest.mark.parametrize(("cells", "status", "part"), [
+    ((GOOD, CALL), "passed", ""), ((GOOD,), "passed", ""), ((MEAN, CALL), "not right yet", "mean"),
+    ((MEAN, GOOD, CALL), "passed", ""),                   # the last one counts
+    (("def bias_gradient(dy):\n    return ...", CALL), "not answered yet", ""),
+    ((CALL,), "not answered yet", ""),
+    (("def total(dy):\n    return dy.sum((0, 1))", "bias_gradient = lambda dy: total(dy)", CALL,
+      "def total(a, b):\n    return a + b"), "passed", ""),            # of a later exercise
+    (("from numpy import *", "def bias_gradient(dy):\n    return sum(dy, axis=(0, 1))"), "passed",
+     ""),
+    (("dy = 1 / 0", "raise KeyError", "while True: pass", GOOD, CALL), "passed", ""),
+    (("n = 1 / 0", "def bias_gradient(dy):\n    return dy.sum((0, 1)) * n"), "not right yet",
+     "'n = 1 / 0' raised ZeroDivisionError"),
+    (("x = 1", "def bias_gradient(dy)\n    return 1", CALL), "not right yet",
+     "Its cell is not Python: expected ':'."),
+    (("def bias_gradient(dy)\n    return 1", GOOD, CALL), "passed", ""),
+    (("%matplotlib inline\n!ls\nlist?\n" + GOOD, "%%bash\nls | wc", CALL), "passed", "")])
+def test_of_a_notebook_only_what_an_answer_needs_is_run(here, cells, status, part):
+    notebook(here / "x.ipynb", *cells)
+    _, judge = checking.load_notebook(here / "x.ipynb", [])
+    result = judge("bias_gradient")
+    assert result.status == status and part in result.hint
+
+
+def test_each_file_has_a_row_in_the_table(here, capsys):
+    notebook(here / "ada.ipynb", MEAN, CALL, "import os\ndef choose_step(f, x):\n    os.abort()")
+    own.new("mine.py")
+    for _ in range(2):
+        assert cli.main("check ada.ipynb none.py mine.py --csv table.csv".split()) == 2
+    out = capsys.readouterr().out
+    assert "ada.ipynb:\nlesson  1  ✗ bias_gradient: wrong. A mean" in out and "signal 6" in out
+    head, *rows = (here / "table.csv").read_text().splitlines()
+    assert head == "file,right,wrong,missing,wrong_functions,error" and rows[:3] == rows[3:]
+    assert rows[0] == "ada.ipynb,0,2,2,bias_gradient choose_step,"
+    assert rows[1].startswith("none.py,0,0,0,,none.py: there is no such file")
+    assert rows[2] == "mine.py,0,0,44,,"
+
+
+def test_another_file_does_not_become_a_table(here, fails):
+    own.new("mine.py")
+    assert "mine.py is there already" in fails("check", "--csv", "mine.py", "mine.py")

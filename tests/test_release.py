@@ -1,0 +1,104 @@
+"""The lessons as assignments of nbgrader, which ``lessons/release.py`` writes."""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import load_module
+
+from minifpt import exercises
+
+ROOT = Path(__file__).resolve().parent.parent
+release = load_module(ROOT / "lessons" / "release.py")
+LESSONS = sorted(ROOT.glob("lessons/[0-9][0-9]_*.ipynb"))
+
+
+def graded(notebook):
+    """Return [(grade_id, cell)] of the cells that nbgrader knows."""
+    return [(cell["metadata"]["nbgrader"]["grade_id"], cell) for cell in notebook["cells"]
+            if "nbgrader" in cell["metadata"]]
+
+
+def text_of(notebook):
+    """Return the text of a notebook's Markdown cells."""
+    return "\n".join("".join(cell["source"]) for cell in notebook["cells"]
+                     if cell["cell_type"] == "markdown")
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.stem)
+def test_the_solutions_of_an_assignment_pass_and_nothing_is_left_of_them_without(lesson):
+    cells = graded(json.loads(release.assignment(lesson)))
+    first = next("".join(cell["source"]) for cell in json.loads(lesson.read_text("utf-8"))["cells"]
+                 if cell["cell_type"] == "code")
+    namespace, points = {}, 0
+    exec(first, namespace)
+    for name, cell in cells:
+        exec(cell["source"], namespace)                   # a test raises for a wrong answer
+        points += cell["metadata"]["nbgrader"].get("points", 0)
+        if cell["metadata"]["nbgrader"]["solution"]:
+            head = cell["source"].partition("### BEGIN SOLUTION")[0]
+            exec(f"{head}raise NotImplementedError()", without := dict(namespace))
+            assert exercises.examine(name, without[name]).status == exercises.NOT_WRITTEN
+    assert points == len(cells) / 2 >= 3
+
+
+def test_an_assignment_is_not_replaced(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["release.py", "1", "--out", str(tmp_path)])
+    release.main()
+    with pytest.raises(SystemExit):
+        release.main()
+    assert "is there already" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["release.py", "99", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        release.main()
+    assert "lesson 99 does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_nbgrader_releases_marks_and_answers(tmp_path, monkeypatch):
+    if not shutil.which("nbgrader"):
+        pytest.skip("nbgrader is not on the PATH: pip install nbgrader")
+    lesson = next(path for path in LESSONS if path.stem[:2] == "23")
+    monkeypatch.setattr(sys, "argv", ["release.py", "23", "--out", str(tmp_path)])
+    release.main()
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+
+    def nbgrader(*words):
+        process = subprocess.run(["nbgrader", *words], cwd=tmp_path,
+                                 capture_output=True, text=True, env=os.environ | {
+                                     "PYTHONPATH": os.pathsep.join(paths)})
+        assert process.returncode == 0, process.stderr
+
+    nbgrader("generate_assignment", "lesson_23")
+    name = f"lesson_23/{lesson.name}"
+    source, released = (json.loads((tmp_path / folder / name).read_text("utf-8"))
+                        for folder in ("source", "release"))
+    assert text_of(released) == text_of(source)
+    assert len(text_of(released)) > 0.95 * len(text_of(json.loads(lesson.read_text("utf-8"))))
+    assert "BEGIN SOLUTION" not in json.dumps(released)
+    solutions = {name: cell["source"] for name, cell in graded(source)}
+    answers = {"right": solutions, "missing": {}, "wrong": {
+        name: text.replace("### BEGIN SOLUTION", "return 0") for name, text in solutions.items()}}
+    for student, texts in answers.items():
+        notebook = json.loads(json.dumps(released))
+        for grade_id, cell in graded(notebook):
+            cell["source"] = texts.get(grade_id, cell["source"])
+        target = tmp_path / "submitted" / student / name
+        target.parent.mkdir(parents=True)
+        target.write_text(json.dumps(notebook), encoding="utf-8")
+
+    nbgrader("autograde", "lesson_23")
+    nbgrader("generate_feedback", "lesson_23")
+    nbgrader("export")
+    with open(tmp_path / "grades.csv", newline="", encoding="utf-8") as f:
+        scores = {row["student_id"]: float(row["score"]) for row in csv.DictReader(f)}
+    assert scores == {"right": len(solutions) / 2, "wrong": 0, "missing": 0}
+    hints = {student: (tmp_path / "feedback" / student / name).with_suffix(".html").read_text(
+        encoding="utf-8") for student in answers}
+    assert "AssertionError" not in hints["right"] and "not right yet" in hints["wrong"]
+    assert "not answered yet" in hints["missing"]
