@@ -10,7 +10,16 @@ from ..tasks import member, task_class
 from ..trunks.forms import STARTS
 from . import options as shared
 from .formatting import print_rows, say
-from .options import given_options, option, path, run_options, takes, task_names, whole
+from .options import (
+    folder,
+    given_options,
+    option,
+    out_option,
+    run_options,
+    takes,
+    task_names,
+    whole,
+)
 
 SETTINGS = ("steps", "batch_size", "lr", "schedule", "dropout")
 
@@ -53,8 +62,7 @@ def executor_of(address):
         f"validation seeds used to choose the learning rate (default: {experiments.CHOICES})")),
     shared.WHERE,
     *run_options(*SETTINGS),
-    option("--out", type=path, default=Path("runs/compare"),
-           help="folder to write (default: runs/compare)"),
+    out_option("folder to write", "runs/compare", type=folder, default=Path("runs/compare")),
     epilog=shared.TRUNKS)
 def compare(args):
     if args.rates and args.lr is not None:
@@ -103,8 +111,8 @@ def compare(args):
            help="learning rates of the sweep (default: the table's)"),
     shared.WHERE,
     option("--plan", action="store_true", help="predict the time, do not train"),
-    option("--out", type=path, default=Path("runs/reproduce"),
-           help="folder of all tables and runs (default: runs/reproduce)"))
+    out_option("folder of all tables and runs", "runs/reproduce", type=folder,
+               default=Path("runs/reproduce")))
 def reproduce(args):
     if args.name is None:
         print_rows({name: table.shows for name, table in reproducing.TABLES.items()})
