@@ -208,6 +208,7 @@ REFUSED = [
     ("train bitxor", "no task 'bitxor' (did you mean 'bit-xor'?)"),
     ("train MNIST", "no task 'MNIST' (did you mean 'mnist'?)"),
     ("train --task bit-xor", "--task (a task stands alone: minifpt train bit-xor)"),
+    ("reproduce table1 --task bit-xor", "(did you mean '--tasks'?)"),
     ("train bit-xor --epochs 3", "unrecognized arguments: --epochs 3 (did you mean '--steps'?)"),
     ("train bit-xor --stepz 3",
      "unrecognized arguments: --stepz 3 (did you mean '--steps'?) (see minifpt train --help)"),

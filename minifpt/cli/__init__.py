@@ -103,7 +103,7 @@ def advice(flag, command):
     """Return in brackets what a user may have meant by an option that a command lacks, or ""."""
     flags = [name for action in command._actions for name in action.option_strings
              if not (action.dest.startswith("option:") and action.help is argparse.SUPPRESS)]
-    if flag == "--task":
+    if flag == "--task" and "--tasks" not in flags:
         return f" (a task stands alone: {command.prog} bit-xor)"
     return suggestion(flag, flags, {word: name for word, name in SYNONYMS.items() if name in flags})
 
