@@ -293,7 +293,7 @@ def change_index(change):
     (FileNotFoundError, lambda f: (f / "config.json").unlink(), "config.json: there is no such"),
     (ValueError, lambda f: (f / "config.json").write_text("{"), "config.json: not JSON"),
     (ValueError, lambda f: (f / "config.json").write_text("[" * 99999), "config.json: not JSON"),
-    (ValueError, lambda f: (f / "config.json").write_bytes(b"\xff"), "config.json: not JSON"),
+    (ValueError, lambda f: (f / "config.json").write_bytes(b"\xff"), "config.json: not text"),
     (ValueError, lambda f: (f / "config.json").write_text("[]"), "expected a JSON object"),
     (FileNotFoundError, lambda f: (f / "model.safetensors.index.json").unlink(),
      "the folder holds none of model.safetensors"),

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ..checks import brief
-from . import DAMAGE, is_name, one_line, printable, read_json
+from . import is_name, one_line, printable, read_json, refuse_damage
 
 HUB = {name: f"openai-community/{name}" for name in (
     "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")} | {"distilgpt2": "distilbert/distilgpt2"}
@@ -112,10 +112,8 @@ class Tensor:
         """Return the array, which may be a read-only map of the file.  Raises ``ValueError``."""
         if isinstance(self.dtype, str):
             raise ValueError(f"{self.label} is {self.dtype}, expected one of {', '.join(DTYPES)}")
-        try:
+        with refuse_damage(f"{self.label} is damaged"):   # zipfile checks a CRC at the end
             array = self.read_array()
-        except DAMAGE as e:                               # zipfile checks a CRC at the end
-            raise ValueError(f"{self.label} is damaged ({one_line(e)})") from None
         if self.dtype.kind == "u":                        # the upper half of a float32
             return (array.astype(np.uint32) << 16).view(np.float32)
         return array

@@ -20,11 +20,11 @@ import numpy as np
 from ..machine import shared
 from ..users import suggestion
 from . import (
-    DAMAGE,
     cache_folder,
     heads,
     huggingface,
     one_line,
+    refuse_damage,
     regular,
     stored_array,
     stored_json,
@@ -165,14 +165,10 @@ def read(path, dropout=None):
     """
     if huggingface.is_checkpoint(path):
         return huggingface.load_checkpoint(path, dropout)
-    try:
+    with refuse_damage(f"{path}: not a minifpt weight file, or damaged"):
         archive = zipfile.ZipFile(regular(path))          # closes with its last tensor
         headers = heads(archive)
         config = stored_json(archive, "config", MOST_CONFIG)
-    except (FileNotFoundError, PermissionError):
-        raise
-    except (*DAMAGE, OSError) as e:
-        raise ValueError(f"{path}: not a minifpt weight file, or damaged ({one_line(e)})") from None
     tensors = {}
     for name, (shape, dtype) in headers.items():
         if dtype.kind == "f":
