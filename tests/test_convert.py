@@ -160,10 +160,46 @@ def test_a_head_that_changes_nothing_is_taken(tmp_path, lacks, head, tied):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_head_of_its_own_is_refused(tmp_path, tied):
+def test_a_model_with_a_head_of_its_own_is_read_as_a_trunk(tmp_path, tied):
     tensors = arrays() | {"lm_head.weight": arrays(1)["wte.weight"]}
-    with refused("lm_head.weight differs from wte.weight"):
-        minifpt.GPT2.from_pretrained(write(tmp_path / "a", tensors, tie_word_embeddings=tied))
+    folder = write(tmp_path / "a", tensors, tie_word_embeddings=tied)
+    check(minifpt.GPT2.from_pretrained(folder), arrays())
+    for read in minifpt.LanguageModel.from_pretrained, lambda path: convert(path, tmp_path / "b"):
+        with refused("lm_head.weight differs from wte.weight"):
+            read(folder)
+    folder = write(tmp_path / "c", arrays(), tie_word_embeddings=False)
+    with refused("lacks 'wte.weight': it is a trunk"):
+        minifpt.LanguageModel.from_pretrained(folder)
+
+
+def test_a_tensor_of_an_unknown_dtype_is_passed_over_unless_it_is_needed(tmp_path):
+    folder = write(tmp_path / "a", arrays())
+    path = folder / "model.safetensors"
+    raw = path.read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    head, data = json.loads(raw[8:8 + size]), raw[8 + size:]
+    more = {"scale": {"dtype": "F8_E4M3", "shape": [3],
+                      "data_offsets": [len(data), len(data) + 3]}}
+    path.write_bytes(pack(head | more, data + b"\1\2\3"))
+    check(minifpt.GPT2.from_pretrained(folder), arrays())
+    head["wpe.weight"]["dtype"] = "F8_E4M3"
+    path.write_bytes(pack(head, data))
+    with refused("'wpe.weight' is F8_E4M3, expected one of F64, F32"):
+        minifpt.trunks.get(folder)
+
+
+def test_numbers_that_become_0_in_float16_are_counted(tmp_path, capsys):
+    tensors = arrays()
+    tensors["wpe.weight"][0, :3] = 1e-9, -1e-9, 0
+    folder = write(tmp_path / "a", tensors)
+    path = convert(folder, tmp_path / "b", "float16")
+    minifpt.LanguageModel.from_pretrained(folder).save(tmp_path / "c", np.float16)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if "became 0" in line] == [
+        f"minifpt: {file}: 2 numbers are so small that they became 0 in float16: float32 keeps them"
+        for file in (path, tmp_path / "c")]
+    convert(folder, tmp_path / "d", "float32")
+    assert "became 0" not in capsys.readouterr().err
 
 
 def test_tensors_are_read_where_they_lie(tmp_path):

@@ -75,8 +75,9 @@ def load_checkpoint(path, dropout=None):
 
     ``path`` is a folder with one of ``FILES`` and a ``config.json``, or such a file.  Names may
     have the prefix ``transformer.``.  The masks of old versions (``attn.bias``,
-    ``attn.masked_bias``) and heads other than the language model's are left out.  Raises
-    ``FileNotFoundError`` or ``ValueError``.
+    ``attn.masked_bias``) and heads other than the language model's are left out.  A language
+    model's head stays if it differs from the embeddings.  Raises ``FileNotFoundError`` or
+    ``ValueError``.
     """
     path = tensor_file(Path(path))
     raw, config_path = settings_of(path)
@@ -84,15 +85,15 @@ def load_checkpoint(path, dropout=None):
     if any(name.startswith("transformer.") for name in tensors):
         tensors = {name.removeprefix("transformer."): t for name, t in tensors.items()
                    if name.startswith(("transformer.", "lm_head.weight"))}
-    head = tensors.pop("lm_head.weight", None)
-    wte = tensors.setdefault("wte.weight", head) if head else tensors.get("wte.weight")
     tensors = {name: t for name, t in tensors.items()
                if not re.fullmatch(r"h\.\d+\.attn\.(masked_)?bias", name)}
-    tied = bool(raw.get("tie_word_embeddings", True))
-    if not tied and head is None or head not in (None, wte) and (
-            head.shape != wte.shape or not np.array_equal(head.read(), wte.read())):
-        raise ValueError(f"{path}: lm_head.weight differs from wte.weight (tie_word_embeddings is "
-                         f"{tied}); minifpt has one table for both")
+    head, is_tied = tensors.get("lm_head.weight"), raw.get("tie_word_embeddings", True)
+    if head is None and not is_tied:
+        tensors.pop("wte.weight", None)                   # it is a trunk alone
+    elif head is not None:
+        wte = tensors.setdefault("wte.weight", head)
+        if head.shape == wte.shape and np.array_equal(head.read(), wte.read()):
+            del tensors["lm_head.weight"]
     return config, tensors
 
 
@@ -101,16 +102,20 @@ class Tensor:
 
     label        its name in errors.
     dtype        the file's dtype, uint16 for bfloat16; or the name of a dtype that cannot be
-                 read, such as a mask's.
+                 read, such as a mask's or float8's.
     read_array   a function that returns the array.
     """
 
     def __init__(self, label, shape, dtype, read_array):
         self.label, self.shape, self.dtype, self.read_array = label, shape, dtype, read_array
 
+    def is_readable(self):
+        """Return whether the array has one of the dtypes that can be read."""
+        return not isinstance(self.dtype, str)
+
     def read(self):
         """Return the array, which may be a read-only map of the file.  Raises ``ValueError``."""
-        if isinstance(self.dtype, str):
+        if not self.is_readable():
             raise ValueError(f"{self.label} is {self.dtype}, expected one of {', '.join(DTYPES)}")
         with refuse_damage(f"{self.label} is damaged"):   # zipfile checks a CRC at the end
             array = self.read_array()
@@ -167,7 +172,7 @@ def read_safetensors(path):
                 continue
             dtype, shape, (begin, end) = (entry[key] for key in ("dtype", "shape", "data_offsets"))
             shape = tuple(shape)
-            if not (isinstance(dtype, str) and dtype.isalnum() and len(dtype) < 20
+            if not (isinstance(dtype, str) and re.fullmatch(r"\w{1,19}", dtype)
                     and all(type(n) is int and 0 <= n < 1 << 63 for n in (*shape, begin, end))):
                 raise ValueError(f"'{printable(name)}' is {entry!r:.100}")
             if dtype in DTYPES:

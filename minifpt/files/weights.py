@@ -35,6 +35,7 @@ from .huggingface import Tensor
 
 PACKAGE = Path(__file__).resolve().parent.parent
 MOST_CONFIG = 1 << 20                                     # bytes of a file's config
+TABLES = "wte.weight", "lm_head.weight"                   # of a language model, not of its trunk
 
 
 def folders():
@@ -122,8 +123,9 @@ def load(kind, name, dtype=np.float32, dropout=None):
     config = config_of(settings, path, kind.config_type)
     check_size(path, config, tensors)
     model = kind(config, seed=None, dtype=dtype)
-    # A weight file may hold the token embeddings, which a trunk does not have.
-    read_into(path, by_gpt2_name(model), tensors, unused={"wte.weight"})
+    named = by_gpt2_name(model)
+    is_trunk = "wte.weight" not in dict(named)            # a weight file may hold a language model
+    read_into(path, named, tensors, TABLES if is_trunk else ())
     return model
 
 
@@ -184,9 +186,14 @@ def matched(path, named, tensors, unused=()):
     weight file.
 
     Raises ``ValueError`` for a name that the file lacks, for a name that is neither a parameter
-    nor in ``unused``, and for another shape.
+    nor in ``unused``, and for another shape.  A tensor of a dtype that cannot be read may have any
+    other name.
     """
-    expected, names = {name for name, _ in named}, {*tensors}
+    expected = {name for name, _ in named}
+    names = {name for name, t in tensors.items() if name in expected or t.is_readable()}
+    if "lm_head.weight" in names - expected - {*unused}:
+        raise ValueError(f"{path}: lm_head.weight differs from wte.weight; minifpt has one table "
+                         "for both, and reads such a model as a trunk alone")
     for verb, wrong_names in (("lacks", expected - names),
                               ("also holds", names - expected - {*unused})):
         if wrong_names:
@@ -219,18 +226,21 @@ def save(path, config, named_arrays, dtype=np.float16):
     The file is as ``np.savez`` writes it, but without the time, so that equal weights give equal
     bytes.  Raises ``ValueError`` if a number is not finite or too large for ``dtype``.
     """
-    dtype = weight_dtype(dtype)
+    dtype, lost = weight_dtype(dtype), []
 
     def write_all(f):
         with zipfile.ZipFile(f, "w") as archive:
             add(archive, "config", np.array(to_json(config)))
             for name, a in named_arrays:
-                add(archive, name, cast(a, dtype, f"{path}: '{name}'"))
+                stored = cast(a, dtype, f"{path}: '{name}'")
+                lost.append(np.count_nonzero(a) - np.count_nonzero(stored))
+                add(archive, name, stored)
 
     def add(archive, name, array):
         with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as f:
             np.lib.format.write_array(f, array, allow_pickle=False)
     write_beside(path, write_all)
+    report_lost(path, sum(lost), dtype)
 
 
 def weight_dtype(dtype):
@@ -238,6 +248,13 @@ def weight_dtype(dtype):
     if dtype not in ("float16", "float32", np.float16, np.float32):
         raise ValueError(f"weights: dtype is {dtype}, expected float16 or float32")
     return np.dtype(dtype)
+
+
+def report_lost(path, count, dtype):
+    """Say how many numbers became 0, because they are smaller than the dtype's smallest one."""
+    if count:
+        print(f"minifpt: {path}: {count:,} numbers are so small that they became 0 in {dtype}: "
+              "float32 keeps them", file=sys.stderr)
 
 
 def cast(array, dtype, label):
