@@ -120,24 +120,24 @@ def dropout(where, p, train, rng):
     return p if train else 0.0
 
 
-def arrays_in(value, seen=None):
+def arrays_in(value, visited=None):
     """Yield every array in a value, also in collections, objects and closures, but not of
     parameters, which training changes.  Long lists of numbers count, short ones may be counters."""
-    seen = {} if seen is None else seen
+    visited = {} if visited is None else visited
     if isinstance(value, np.ndarray):
         yield value
     elif type(value) is list and len(value) > 31 and all(type(x) in (int, float) for x in value):
         yield np.array(value, np.float64)
-    elif id(value) not in seen and not isinstance(value, (type, types.ModuleType)) and (
+    elif id(value) not in visited and not isinstance(value, (type, types.ModuleType)) and (
             not hasattr(value, "add_grad")):
-        seen[id(value)] = value
+        visited[id(value)] = value       # kept alive: another object could get its id
         for part in (*(value if isinstance(value, (tuple, list)) else ()),
                      *(value.values() if isinstance(value, dict) else ()),
                      *getattr(value, "__dict__", {}).values(),
                      *(getattr(value, name, None) for kind in type(value).__mro__
                        for name in vars(kind).get("__slots__", ())),
                      *(cell.cell_contents for cell in getattr(value, "__closure__", None) or ())):
-            yield from arrays_in(part, seen)
+            yield from arrays_in(part, visited)
 
 
 def unchanged(now, before):

@@ -140,12 +140,26 @@ class FPT(Layer):
 
         With ``train=True`` dropout is on, drawn from ``rng``.
         """
-        x = self._checked(x)
+        x, cache, input_learns = self._checked(x), {}, self.input.learns()
         p = checks.dropout("FPT", getattr(self.trunk.config, "dropout", 0.0), train, rng)
-        cache, input_learns = {}, self.input.learns()
-        x, cache["input"] = self.input.forward(x)
-        x, cache["dropout"] = ops.dropout(x, p, rng)
-        options = {"need_dx": input_learns, "last": self.output_tokens}
+        x, cache["input"] = self.input.forward(x)         # (B, T, C)
+        x, cache["dropout"] = ops.dropout(x, p, rng)      # the paper's; the trunk has its own
+        hidden, cache["trunk"] = self._through_trunk(x, train, rng, input_learns)
+        if hidden.shape[1] != self.output_tokens:         # the trunk computed all tokens
+            hidden, cache["last"] = ops.last_tokens(hidden, self.output_tokens)
+        logits, cache["output"] = self.output.forward(hidden)
+        cache["shape"] = logits.shape
+        # Only what backward reads stays in the cache.
+        if not input_learns:
+            cache["input"] = cache["dropout"] = None
+            if not any(learns(p) for _, p in self.trunk.named_parameters()):
+                cache["trunk"] = None
+        return logits, cache if cache["trunk"] is not None or self.output.learns() else None
+
+    def _through_trunk(self, x, train, rng, need_dx):
+        """Return the pair of the trunk's forward pass, which gets the options that it takes.
+        Raises ``ValueError`` unless hidden has the shape of x, or only the last tokens."""
+        options = {"need_dx": need_dx, "last": self.output_tokens}
         pair = self.trunk.forward(
             x, train, rng, **{name: options[name] for name in self.trunk_options})
         shapes = x.shape, (len(x), self.output_tokens, x.shape[2])
@@ -153,16 +167,7 @@ class FPT(Layer):
                 or pair[0].dtype != x.dtype):
             raise ValueError("FPT: the trunk's forward must return a pair: hidden, of shape "
                              f"{x.shape} and dtype {x.dtype}, and its cache")
-        hidden, cache["trunk"] = pair
-        if hidden.shape[1] != self.output_tokens:
-            hidden, cache["last"] = ops.last_tokens(hidden, self.output_tokens)
-        logits, cache["output"] = self.output.forward(hidden)
-        cache["shape"] = logits.shape
-        if not input_learns:
-            cache["input"] = cache["dropout"] = None
-            if not any(learns(p) for _, p in self.trunk.named_parameters()):
-                cache["trunk"] = None
-        return logits, cache if cache["trunk"] is not None or self.output.learns() else None
+        return pair
 
     def _checked(self, x):
         """Return x, numbers in the trunk's dtype.  Raises ``ValueError`` where x does not fit."""

@@ -79,7 +79,7 @@ def write_durably(path, target, write, mode="wb"):
 
     An error, such as that of a full disk, gets the name ``target``."""
     try:
-        with open(path, mode, encoding=None if "b" in mode else "utf-8-sig") as f:
+        with open(path, mode, encoding=None if "b" in mode else "utf-8") as f:
             write(f)
             f.flush()
             os.fsync(f.fileno())
