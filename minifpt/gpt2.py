@@ -1,9 +1,8 @@
 """GPT-2: its config, the trunk (embeddings to hidden states) and the language model."""
 
 import math
-import os
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -87,12 +86,7 @@ class GPT2(layers.Layer):
             shared(lambda piece: draw(*piece, seed, c),
                    [(n, p) for n, p in self.named_parameters() if p.data.ndim == 2])
 
-    @classmethod
-    def from_pretrained(cls, name: str | os.PathLike, dtype: Any = np.float32,
-                        dropout: float | None = None) -> Self:
-        """Return a model with the weights of a name or path; see
-        :func:`minifpt.files.weights.load`."""
-        return weights.load(cls, name, dtype, dropout)
+    from_pretrained = classmethod(weights.load)           # (name, dtype, dropout) -> a model
 
     def save(self, path, dtype=None, **provenance):
         """Write the weights with their config; see :func:`minifpt.files.export.save`."""
@@ -171,12 +165,7 @@ class LanguageModel(layers.Layer):
         if seed is not None:
             draw("wte.weight", self.wte.weight, seed, self.config)
 
-    @classmethod
-    def from_pretrained(cls, name: str | os.PathLike, dtype: Any = np.float32,
-                        dropout: float | None = None) -> Self:
-        """Return a model with the weights of a name or path; see
-        :func:`minifpt.files.weights.load`."""
-        return weights.load(cls, name, dtype, dropout)
+    from_pretrained = classmethod(weights.load)           # (name, dtype, dropout) -> a model
 
     def save(self, path, dtype=None, **provenance):
         """Write the weights with their config; see :func:`minifpt.files.export.save`."""

@@ -14,6 +14,7 @@ from dataclasses import fields
 from functools import cache, partial
 from pathlib import Path
 from textwrap import shorten
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from . import (
 )
 from .huggingface import Tensor
 
+Model = TypeVar("Model")
 PACKAGE = Path(__file__).resolve().parent.parent
 MOST_CONFIG = 1 << 20                                     # bytes of a file's config
 TABLES = "wte.weight", "lm_head.weight"                   # of a language model, not of its trunk
@@ -107,8 +109,10 @@ def file_name(name):
     return str(name).replace("/", "--")
 
 
-def load(kind, name, dtype=np.float32, dropout=None):
-    """Return a model of the class ``kind``, a GPT-2's trunk or language model, with weights.
+def load(kind: type[Model], name: str | os.PathLike, dtype: Any = np.float32,
+         dropout: float | None = None) -> Model:
+    """Return a model of the class ``kind``, a GPT-2's trunk or language model, with weights.  As
+    the method ``from_pretrained`` of these classes it has no argument ``kind``.
 
     name      a name in ``weights/`` or in the user's cache folder, where ``minifpt convert``
               writes; the path of an ``.npz`` weight file; or a folder or file that Transformers
