@@ -70,6 +70,7 @@ class FPT(Layer):
         self.trunk = trunk
         self.output = Linear(C, output_dim, dtype, "output")
         self.output_tokens = output_tokens
+        # A trunk of the user's own may lack these two options, which save time.
         self.trunk_options = [name for name in inspect.signature(trunk.forward).parameters
                               if name in ("need_dx", "last")]
         # What minifpt.load needs to build the model again; for_task and freeze add to it.
@@ -140,7 +141,8 @@ class FPT(Layer):
 
         With ``train=True`` dropout is on, drawn from ``rng``.
         """
-        x, cache, input_learns = self._checked(x), {}, self.input.learns()
+        x = self._checked(x)
+        input_learns, cache = self.input.learns(), {}
         p = checks.dropout("FPT", getattr(self.trunk.config, "dropout", 0.0), train, rng)
         x, cache["input"] = self.input.forward(x)         # (B, T, C)
         x, cache["dropout"] = ops.dropout(x, p, rng)      # the paper's; the trunk has its own
