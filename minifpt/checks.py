@@ -81,7 +81,7 @@ def generator(where, rng):
 def array(where, name, x, kinds="biuf"):
     """Return ``x``, an array of numbers, not empty; ``kinds`` are NumPy's letters for its dtype."""
     if not isinstance(x, np.ndarray) or x.dtype.kind not in kinds:
-        raise ValueError(f"{where}: {name} is {_kind(x)}, expected an array of "
+        raise ValueError(f"{where}: {name} is {kind_of(x)}, expected an array of "
                          + {"iu": "integers", "f": "floating-point numbers"}.get(kinds, "numbers"))
     if x.size == 0:
         raise ValueError(f"{where}: {name} has shape {x.shape}, expected at least one example")
@@ -100,16 +100,16 @@ def backward(where, dy, cache, dtype):
         raise ValueError(f"{where}: the cache is {brief(cache)}, expected the one that forward "
                          "returned") from None
     if not isinstance(dy, np.ndarray) or dy.shape != shape or dy.dtype.kind not in "fiu":
-        raise ValueError(f"{where}: the gradient is {_kind(dy)}, expected numbers of the shape of "
-                         f"forward's output, {shape}")
+        raise ValueError(f"{where}: the gradient is {kind_of(dy)}, expected numbers of the "
+                         f"shape of forward's output, {shape}")
     return dy.astype(dtype, copy=False)
 
 
 def gradient(where, grad, shape):
     """Raise ``ValueError`` unless ``grad`` has floating-point numbers of a parameter's shape."""
     if getattr(grad, "shape", None) != shape or grad.dtype.kind != "f":
-        raise ValueError(f"{where}: the gradient is {_kind(grad)}, expected floating-point numbers "
-                         f"of the parameter's shape {shape}")
+        raise ValueError(f"{where}: the gradient is {kind_of(grad)}, expected floating-point "
+                         f"numbers of the parameter's shape {shape}")
 
 
 def dropout(where, p, train, rng):
@@ -152,7 +152,8 @@ def brief(x):
     return f"{' '.join(repr(x).split()):.60}"
 
 
-def _kind(x):
+def kind_of(x):
+    """Return the dtype and shape of an array, or the type of anything else, as text."""
     if isinstance(x, np.ndarray):
         return f"an array of {x.dtype} and shape {x.shape}"
     return f"a {type(x).__name__}"

@@ -165,10 +165,12 @@ class FPT(Layer):
         pair = self.trunk.forward(
             x, train, rng, **{name: options[name] for name in self.trunk_options})
         shapes = x.shape, (len(x), self.output_tokens, x.shape[2])
-        if (not isinstance(pair, tuple) or len(pair) != 2 or pair[0].shape not in shapes
-                or pair[0].dtype != x.dtype):
+        is_pair = isinstance(pair, tuple) and len(pair) == 2
+        hidden = pair[0] if is_pair else pair
+        if not is_pair or hidden.shape not in shapes or hidden.dtype != x.dtype:
             raise ValueError("FPT: the trunk's forward must return a pair: hidden, of shape "
-                             f"{x.shape} and dtype {x.dtype}, and its cache")
+                             f"{x.shape} and dtype {x.dtype}, and its cache; got "
+                             f"{checks.kind_of(hidden)}")
         return pair
 
     def _checked(self, x):

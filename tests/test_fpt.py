@@ -334,7 +334,7 @@ def test_a_trunk_s_forward_must_return_hidden_and_cache(wrong):
     right = trunk.forward
     trunk.forward = lambda x, train=False, rng=None: wrong(*right(x, train, rng))
     with refused("^FPT: the trunk's forward must return a pair: hidden, of shape "
-                 r"\(1, 3, 4\) and dtype float32, and its"):
+                 r"\(1, 3, 4\) and dtype float32, and its cache; got an? \w+"):
         minifpt.FPT(trunk, 3, 2, 2).forward(np.ones((1, 3, 3)))
 
 

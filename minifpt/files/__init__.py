@@ -132,10 +132,11 @@ def read_bytes(path, most=MOST_SETTINGS):
 
 
 def read_text(path, most=MOST_TEXT, fallback=None):
-    """Return the text in a regular file of at most ``most`` bytes, with ``\\n`` at its lines' ends.
+    """Return the text in a regular file of at most ``most`` bytes, with ``\\n`` at its lines' ends
+    and without its byte order mark.
 
-    It is read as UTF-16 if its byte order mark says so, else as UTF-8 or, where it is not that, in
-    the encoding ``fallback``.  The mark is no part of the text."""
+    It is read as UTF-16 if that mark says so, else as UTF-8 or, where it is not that, in the
+    encoding ``fallback``."""
     raw = read_bytes(path, most)
     encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
