@@ -376,7 +376,7 @@ def test_the_table_has_mean_range_and_number_of_seeds():
 def test_the_picture_has_an_axis_for_each_task(tmp_path, drawn):
     runs = [history(0.5, 0.7, 0.9), history(0.5, 0.6, 0.8)]
     results = {"bit-xor": {"language": runs, "random (gpt2)": runs[:1]}, "something": {"x": runs}}
-    tables.picture(results, tmp_path / "p.png")
+    tables.picture(grid_of(results), tmp_path / "p.png")
     width, height = png_size(tmp_path / "p.png")
     assert width == 2 * 5.2 * 120 and height > 300
 
@@ -453,6 +453,20 @@ def test_each_trunk_takes_the_rate_that_is_best_on_validation_draws(tiny, tmp_pa
                      options=options) == result
 
 
+def test_all_rates_are_run_with_all_seeds_and_masks(tiny, tmp_path, drawn, capsys):
+    argv = ["compare", "bit-xor", "--models", "random:1x1x4", "--freeze", "fpt", "full", "--rates",
+            1e-3, 1e-2, "--all-rates", "--steps", 2, "--seeds", 2, "--out", tmp_path / "out"]
+    assert cli.main(argv) == 0
+    text = capsys.readouterr().out
+    for arm in ("random (1x1x4), lr 0.001", "random (1x1x4), frozen: full, lr 0.01"):
+        assert f"\n{arm} " in text
+    assert not (tmp_path / "out" / "choice").exists() and "edge" not in text
+    configs = [json.loads(path.read_text()) for path in tmp_path.rglob("config.json")]
+    assert sorted((c["freeze"], c["lr"], c["seed"]) for c in configs) == [
+        (mask, rate, seed) for mask in ("attn,mlp", "full") for rate in (1e-3, 1e-2)
+        for seed in (0, 1)]
+
+
 @pytest.mark.parametrize("best, edge", [(1e-3, True), (1e-2, False), (1e-1, True)])
 def test_a_rate_at_the_edge_of_the_sweep_is_marked(best, edge, tmp_path):
     tried = {rate: [history(0.5, 0.9 if rate == best else 0.6)] for rate in (1e-3, 1e-2, 1e-1)}
@@ -511,17 +525,6 @@ def test_differences_are_paired_and_carry_an_interval():
     one = {label: histories[:1] for label, histories in runs.items()}
     assert "| -2.0 | -1.0 | 1 |" in tables.differences(grid_of({"bit-xor": one}, {}, {}))
     assert tables.differences(grid_of({"bit-xor": {"random": runs["random"]}}, {}, {})) == ""
-
-
-def test_arms_of_other_seeds_are_not_paired(tmp_path):
-    runs = {"language": [history(0.2, x) for x in (0.5, 0.7)], "random": [history(0.2, 0.4)]}
-    lines = []
-    for label, seeds in ("language", [0, 1]), ("random", [1]):
-        grid = tables.Grid({"bit-xor": {label: runs[label]}}, {}, {"bit-xor": {label: 1e-3}}, seeds)
-        lines += tables.rows(grid).splitlines()[bool(lines):]
-    (tmp_path / "runs.csv").write_text("\n".join(lines) + "\n")
-    with pytest.raises(ValueError, match="random on bit-xor has the seeds .1., another arm .0, 1."):
-        read_rows(tmp_path / "runs.csv")
 
 
 def test_a_grid_sets_the_option_that_a_task_redraws_to_the_seed(tmp_path, tiny):

@@ -44,7 +44,7 @@ def case(name, rng, lead=(2, 3), n=6, dtype=np.float64):
                                (normal(*lead, c), normal(c), normal(c))),
         "rms_norm": lambda: (F.rms_norm, F.rms_norm_backward, (normal(*lead, c), normal(c))),
         "silu": lambda: (F.silu, F.silu_backward, (2 * normal(*lead, n),)),
-        "swiglu": lambda: (F.swiglu, F.swiglu_backward, (2 * normal(*lead, n), normal(*lead, n))),
+        "multiply": lambda: (F.multiply, F.multiply_backward, (normal(*lead, n), normal(*lead, n))),
         "rope": lambda: (lambda x: F.rope(x, 3, 50.0, start), F.rope_backward,
                          (normal(*two, 6 * n),)),
         "grouped_heads": lambda: (lambda q, k, v: F.grouped_heads(q, k, v, 2 * n),
@@ -99,7 +99,7 @@ def residual_of_linear_backward(dy, cache):
 
 
 OPS = ["linear", "embedding", "bias", "unembedding", "positions", "layer_norm", "rms_norm",
-       "silu", "swiglu", "rope", "grouped_heads", "gelu",
+       "silu", "multiply", "rope", "grouped_heads", "gelu",
        "gelu_exact", "relu", "softmax", "dropout", "attention", "attention, dropout",
        "attention, not causal", "attention, not causal, dropout", "lstm", "residual", "last_tokens",
        "log_sum_exp", "cross_entropy"]
@@ -312,7 +312,7 @@ SILENT = {
                                           "layer_norm: b has shape"),
     "an RMS norm's scale of one number": (lambda: F.rms_norm(ones((2, 3)), ones(1)),
                                           "rms_norm: w has shape"),
-    "one gate for all": (lambda: F.swiglu(ones((1, 3)), ones((2, 3))), "swiglu: up has shape"),
+    "one gate for all": (lambda: F.multiply(ones((1, 3)), ones((2, 3))), "multiply: up has shape"),
     "a negative probability": (lambda: F.dropout(ones(3), -1, None), "p is -1, expected 0 <= p"),
     "a probability of 1": (lambda: F.dropout(ones(3), 1, None), "dropout: p is 1, expected"),
     **{f"rope of {n!r} heads": (lambda n=n: F.rope(ones((1, 2, 6)), n),

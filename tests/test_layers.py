@@ -65,7 +65,8 @@ def test_an_activation_of_ones_own(monkeypatch, randomise):
     assert minifpt.GPT2(config, seed=None).h[0].mlp.act.name == "sine"
 
 
-SIMPLE = {"gelu_new": F.gelu, "gelu_pytorch_tanh": F.gelu, "gelu": F.gelu_exact, "relu": F.relu}
+SIMPLE = {"gelu_new": F.gelu, "gelu_pytorch_tanh": F.gelu, "gelu": F.gelu_exact, "relu": F.relu,
+          "silu": F.silu}
 
 
 @pytest.mark.parametrize("causal", [True, False])

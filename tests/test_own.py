@@ -388,7 +388,7 @@ def test_the_librarys_bodies_train_to_the_same_history(file, unchecked):
         np.testing.assert_allclose(history[key], plain[key], rtol=1e-5)
     assert before == (vars(F), vars(fast), layers.ACTIVATIONS, tracing.OPERATIONS)
     elsewhere = ("gelu_exact", "relu", "lstm", "embedding", "bias", "unembedding",    # other models
-                 "rms_norm", "silu", "swiglu", "rope", "grouped_heads")
+                 "rms_norm", "silu", "multiply", "rope", "grouped_heads")
     inside = ("softmax", "log_sum_exp")                   # called by the reader's own functions
     for name in own.FUNCTIONS:
         skipped = name.removesuffix("_backward") in elsewhere + inside
@@ -401,7 +401,7 @@ def test_what_is_written_runs_and_the_rest_is_the_librarys(file, unchecked, op, 
     """Of each pair one half alone: the gradients of a model stay what they are."""
     lm = small(activation={"relu": "relu", "gelu_exact": "gelu"}.get(op, "gelu_new"))
     trunk = minifpt.LSTM(minifpt.LSTMConfig(1, 16, dropout=0.0)) if op == "lstm" else lm.trunk
-    if op in ("rms_norm", "silu", "swiglu", "rope", "grouped_heads"):
+    if op in ("rms_norm", "silu", "multiply", "rope", "grouped_heads"):
         trunk = minifpt.trunks.get("random:llama:2x2/1x16", dropout=0.1)
     model = lm
     if op not in ("embedding", "unembedding"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_listops import ARENA
+from test_tasks import ARENA
 
 import minifpt
 from minifpt import cli

@@ -18,10 +18,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ..checks import brief
 from ..machine import shared
 from ..users import suggestion
 from . import (
     cache_folder,
+    families,
     heads,
     huggingface,
     one_line,
@@ -127,9 +129,8 @@ def load(kind: type[Model], name: str | os.PathLike, dtype: Any = np.float32,
     config = config_of(settings, path, kind.config_type)
     check_size(path, config, tensors)
     model = kind(config, seed=None, dtype=dtype)
-    named = by_gpt2_name(model)
-    is_trunk = "wte.weight" not in dict(named)            # a weight file may hold a language model
-    read_into(path, named, tensors, TABLES if is_trunk else ())
+    # A weight file may hold the tables of a language model, which a trunk does not have.
+    read_into(path, by_gpt2_name(model), tensors, TABLES)
     return model
 
 
@@ -140,6 +141,10 @@ def by_gpt2_name(model):
 
 def config_of(settings, path, kind):
     """Return a config of the class ``kind`` from a weight file's, a dict that may hold more."""
+    family = settings.get("model_type", "gpt2")
+    if family not in kind.families:
+        raise ValueError(f"{path}: model_type is {brief(family)}, expected "
+                         f"{' or '.join(map(repr, kind.families))}")
     known = {f.name for f in fields(kind)}
     try:
         return kind(**{k: v for k, v in settings.items() if k in known})
@@ -148,18 +153,20 @@ def config_of(settings, path, kind):
 
 
 def check_size(path, config, tensors):
-    """Raise ``ValueError`` for a config of a GPT-2 that is larger than the file's tensors, before
+    """Raise ``ValueError`` for a config of a model that is larger than the file's tensors, before
     the memory of such a model is asked for."""
     blocks = {name.split(".")[1] for name in tensors if name.startswith("h.")}
-    if "wpe.weight" not in tensors:
-        raise ValueError(f"{path}: lacks 'wpe.weight': this is not a GPT-2")
-    if len(blocks) < config.n_layer:
+    if len(blocks) != config.n_layer:
         raise ValueError(f"{path}: holds {len(blocks)} blocks, its config says n_layer "
                          f"{config.n_layer}")
-    for name, n in (("wpe.weight", config.n_positions), ("wte.weight", config.vocab_size)):
-        if name in tensors and tensors[name].shape != (n, config.n_embd):
+    inner = getattr(config, "n_inner", 4 * config.n_embd)
+    for name, *shape in (("wpe.weight", config.n_positions, config.n_embd),
+                         ("wte.weight", config.vocab_size, config.n_embd),
+                         ("h.0.mlp.c_fc.weight", config.n_embd, inner),
+                         ("h.0.mlp.up_proj.weight", config.n_embd, inner)):
+        if name in tensors and tensors[name].shape != tuple(shape):
             raise ValueError(f"{path}: '{name}' has shape {tensors[name].shape}, expected "
-                             f"{n, config.n_embd}")
+                             f"{tuple(shape)}")
 
 
 def read(path, dropout=None):
@@ -170,7 +177,7 @@ def read(path, dropout=None):
     Raises ``ValueError`` if the file is not a weight file or is damaged.
     """
     if huggingface.is_checkpoint(path):
-        return huggingface.load_checkpoint(path, dropout)
+        return families.load_checkpoint(path, dropout)
     with refuse_damage(f"{path}: not a minifpt weight file, or damaged"):
         archive = zipfile.ZipFile(regular(path))          # closes with its last tensor
         headers = heads(archive)
@@ -195,14 +202,12 @@ def matched(path, named, tensors, unused=()):
     """
     expected = {name for name, _ in named}
     names = {name for name, t in tensors.items() if name in expected or t.is_readable()}
-    if "lm_head.weight" in names - expected - {*unused}:
-        raise ValueError(f"{path}: lm_head.weight differs from wte.weight; minifpt has one table "
-                         "for both, and reads such a model as a trunk alone")
     for verb, wrong_names in (("lacks", expected - names),
                               ("also holds", names - expected - {*unused})):
         if wrong_names:
             raise ValueError(f"{path}: {verb} '{min(wrong_names)}': " + (
-                "it is a trunk, not a language model" if wrong_names == {"wte.weight"} else
+                "it is a trunk, not a language model with one table for both ends"
+                if wrong_names == {"wte.weight"} else
                 "it does not fit the model that its config describes"))
     for name, y in named:
         if tensors[name].shape != y.shape:

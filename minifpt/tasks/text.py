@@ -12,6 +12,15 @@ from ..files import read_text, weights
 from ..files.runs import crc
 from .base import COSINE, Choices
 
+# Where a book of Project Gutenberg begins, also behind the "small print" of old ones, who made it,
+# and where it ends; some books announce their end twice.
+START = re.compile(r"^\*\*\* ?START OF[^*\n]*(?:\n[^*\n]+)?\*\*\*.*\n|^\*\*\* ?START OF.*\n"
+                   r"|^\*END\*? ?THE SMALL PRINT.*\n", re.MULTILINE)
+MAKERS = re.compile(r"\s*(?:(?:E-?text )?(?:produced|prepared|transcribed) (?:by|from)"
+                    r"|This e-?text was (?:produced|prepared) by).*?\n[ \t]*\n",
+                    re.IGNORECASE | re.DOTALL)
+END = re.compile(r"^(?:\*\*\* ?END OF|[ *]*End of (?:the |this )?Project Gutenberg)",
+                 re.MULTILINE | re.IGNORECASE)
 # Signs of Gutenberg's books that take several bytes, and their spelling in ASCII.
 ASCII = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "--",
                        "…": "...", "\u00a0": " ", "\ufeff": ""})
@@ -192,13 +201,16 @@ def text_files(files):
 def read_book(path):
     """Return the text of a Project Gutenberg book as UTF-8 bytes, without header and licence.
 
-    The text is between the lines ``*** START OF ...`` and ``*** END OF ...``, if these exist.
-    Lines end with ``\\n``; typographic quotes, dashes and dots become ASCII.  A file is read as
-    UTF-16 if its first two bytes say so, else as UTF-8 or, where it is not that, as Windows-1252.
-    It must be a regular file of at most 1 GiB.
+    The text is between the lines ``*** START OF ...`` and ``*** END OF ...``, or their older forms,
+    if these exist; a first paragraph such as ``Produced by ...`` goes with the header.  Lines end
+    with ``\\n``; typographic quotes, dashes and dots become ASCII.  A file is read as UTF-16 if its
+    first two bytes say so, else as UTF-8 or, where it is not that, as Windows-1252.  It must be a
+    regular file of at most 1 GiB.
     """
     text = read_text(path, fallback="cp1252")
-    text = re.split(r"^\*\*\* ?START OF.*\n", text, maxsplit=1, flags=re.MULTILINE)[-1]
-    text = re.split(r"^(?:\*\*\* ?END OF|End of (?:the )?Project Gutenberg)", text, maxsplit=1,
-                    flags=re.MULTILINE)[0]            # some books announce their end twice
+    if start := START.search(text):
+        text = text[start.end():]
+        if makers := MAKERS.match(text):
+            text = text[makers.end():]
+    text = END.split(text, maxsplit=1)[0]
     return text.strip().translate(ASCII).encode()
