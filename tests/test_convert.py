@@ -152,7 +152,7 @@ OTHER_HEAD = {"lm_head.weight": arrays(1)["wte.weight"]}
 @pytest.mark.parametrize("lacks, head, tied, message", [
     ("wte.weight", HEAD, True, None), ("", HEAD, False, None),            # it is the table
     ("", {"score.weight": np.ones((2, 4), np.float32)}, True, None),
-    *[("", OTHER_HEAD, tied, "lm_head.weight differs from wte.weight") for tied in (True, False)],
+    *[("", OTHER_HEAD, tied, None) for tied in (True, False)],              # it is read as a trunk
     *[(name, {}, True, f"/a: lacks '{name}'")
       for name in ("wpe.weight", "ln_f.bias", "h.1.mlp.c_fc.bias")]])
 def test_heads_that_change_nothing_are_taken_and_missing_tensors_named(tmp_path, lacks, head, tied,
@@ -164,6 +164,45 @@ def test_heads_that_change_nothing_are_taken_and_missing_tensors_named(tmp_path,
     else:
         with refused(message):
             minifpt.GPT2.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_model_with_a_head_of_its_own_is_read_as_a_trunk(tmp_path, tied):
+    folder = write(tmp_path / "a", arrays() | OTHER_HEAD, tie_word_embeddings=tied)
+    check(minifpt.GPT2.from_pretrained(folder), arrays())
+    for path in folder, write(tmp_path / "c", arrays(), tie_word_embeddings=False):
+        with refused("lacks 'wte.weight': it is a trunk"):
+            minifpt.LanguageModel.from_pretrained(path)
+
+
+def test_a_tensor_of_an_unknown_dtype_is_passed_over_unless_it_is_needed(tmp_path):
+    folder = write(tmp_path / "a", arrays())
+    path = folder / "model.safetensors"
+    raw = path.read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    head, data = json.loads(raw[8:8 + size]), raw[8 + size:]
+    more = {"scale": {"dtype": "F8_E4M3", "shape": [3],
+                      "data_offsets": [len(data), len(data) + 3]}}
+    path.write_bytes(pack(head | more, data + b"\1\2\3"))
+    check(minifpt.GPT2.from_pretrained(folder), arrays())
+    head["wpe.weight"]["dtype"] = "F8_E4M3"
+    path.write_bytes(pack(head, data))
+    with refused("'wpe.weight' is F8_E4M3, expected one of F64, F32"):
+        minifpt.trunks.get(folder)
+
+
+def test_numbers_that_become_0_in_float16_are_counted(tmp_path, capsys):
+    tensors = arrays()
+    tensors["wpe.weight"][0, :3] = 1e-9, -1e-9, 0
+    folder = write(tmp_path / "a", tensors)
+    path = convert(folder, tmp_path / "b", "float16")
+    minifpt.LanguageModel.from_pretrained(folder).save(tmp_path / "c", np.float16)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if "became 0" in line] == [
+        f"minifpt: {file}: 2 numbers are so small that they became 0 in float16: float32 keeps them"
+        for file in (path, tmp_path / "c")]
+    convert(folder, tmp_path / "d", "float32")
+    assert "became 0" not in capsys.readouterr().err
 
 
 def test_only_a_language_model_needs_the_token_table(tmp_path):
@@ -266,7 +305,7 @@ def change_index(change):
     (FileNotFoundError, lambda f: (f / "config.json").unlink(), "config.json: there is no such"),
     (ValueError, lambda f: (f / "config.json").write_text("{"), "config.json: not JSON"),
     (ValueError, lambda f: (f / "config.json").write_text("[" * 99999), "config.json: not JSON"),
-    (ValueError, lambda f: (f / "config.json").write_bytes(b"\xff"), "config.json: not JSON"),
+    (ValueError, lambda f: (f / "config.json").write_bytes(b"\xff"), "config.json: not text"),
     (ValueError, lambda f: (f / "config.json").write_text("[]"), "expected a JSON object"),
     (FileNotFoundError, lambda f: (f / "model.safetensors.index.json").unlink(),
      "the folder holds none of model.safetensors"),

@@ -13,13 +13,13 @@ import numpy as np
 
 from ..checks import whole
 from . import (
-    DAMAGE,
+    MOST_SETTINGS,
     csv_text,
     heads,
-    one_line,
-    read_bytes,
     read_json,
+    read_text,
     read_unfinished,
+    refuse_damage,
     regular,
     stored_json,
     to_json,
@@ -27,7 +27,6 @@ from . import (
 )
 
 COLUMNS = ["step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds"]
-MOST_STATE = 1 << 28                                      # bytes of a checkpoint's state
 DIVERGED = "diverged.txt"                                 # the error of a run that diverged
 OURS = "config.json", "checkpoint.npz", "metrics.csv", "curves.png", DIVERGED
 
@@ -59,16 +58,12 @@ class History(list):
     @classmethod
     def load(cls, path):
         """Read a ``metrics.csv``.  Raises ``ValueError`` if it is damaged."""
-        try:
-            text = io.StringIO(read_bytes(path, MOST_STATE).decode("utf-8"), newline="")
-            reader = csv.DictReader(text, restval="missing")
+        with refuse_damage(f"{path}: not the history of a run, or damaged"):
+            reader = csv.DictReader(io.StringIO(read_text(path)), restval="missing")
             if reader.fieldnames != COLUMNS:
                 raise ValueError(f"its first line is not {','.join(COLUMNS)}")
             return cls({k: whole("a row", k, int(v)) if k == "step" else
                         float(v) if v != "" else None for k, v in row.items()} for row in reader)
-        except (*DAMAGE, csv.Error) as e:
-            raise ValueError(f"{path}: not the history of a run, or damaged ({one_line(e)})"
-                             ) from None
 
 
 def crc(arrays):
@@ -133,11 +128,11 @@ class Run:
         """Read a checkpoint of the same model.  Nothing changes unless all of it fits."""
         expected = {key: (p.data.shape, p.data.dtype) for name, p in self.named()
                     for key in (name, f"m/{name}", f"v/{name}")}
-        try:
+        with refuse_damage(f"{path}: not a checkpoint, or damaged"):
             # NumPy might not close a damaged file that it opened itself.
             with open(regular(path), "rb") as f, np.load(f, allow_pickle=False) as file:
                 headers = heads(file.zip)
-                state = stored_json(file.zip, "state", MOST_STATE)
+                state = stored_json(file.zip, "state", MOST_SETTINGS)
                 # Other arrays are not read: they may be large.
                 arrays = {key: file[key] for key in expected if headers.get(key) == expected[key]}
             settings = dict(state["settings"])
@@ -145,8 +140,6 @@ class Run:
             rng = type(self.rng.bit_generator)()
             rng.state = state["rng"]                      # raises for a wrong state
             check_state(state, self.settings["steps"])
-        except (*DAMAGE, OSError) as e:
-            raise ValueError(f"{path}: not a checkpoint, or damaged ({one_line(e)})") from None
         check_same(path, settings, self.settings, "was written by a run with")
         check_fingerprint(path, before, {"frozen": frozen_crc(self.model)})
         for name, _ in self.named():

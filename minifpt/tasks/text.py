@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import fast as ops
 from ..checks import brief, whole
-from ..files import MOST_TEXT, read_bytes, weights
+from ..files import read_text, weights
 from ..files.runs import crc
 from .base import COSINE, Choices
 
@@ -207,15 +207,7 @@ def read_book(path):
     first two bytes say so, else as UTF-8 or, where it is not that, as Windows-1252.  It must be a
     regular file of at most 1 GiB.
     """
-    raw = read_bytes(path, MOST_TEXT)
-    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        text = raw.decode("utf-16", errors="replace")
-    else:
-        try:
-            text = raw.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            text = raw.decode("cp1252", errors="replace")
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    text = read_text(path, fallback="cp1252")
     if start := START.search(text):
         text = text[start.end():]
         if makers := MAKERS.match(text):
