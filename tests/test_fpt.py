@@ -243,7 +243,7 @@ def test_a_model_for_a_task_has_its_dropout_or_the_one_asked_for():
     (np.ones((2, 5, 5), int), r"\(2, 5, 5\), expected \(B, T\)"),
     (np.ones((2, 1, 5)), "1 tokens, expected at least 2"),
     (np.ones((2, 8, 5)), "8 tokens, the trunk has 7 positions"),
-    (np.full((2, 3), 5), "rows 0 to 4")])
+    (np.full((2, 3), 5), "expected 0 to 4")])
 def test_forward_refuses_wrong_inputs(x, message):
     with pytest.raises(ValueError, match=f"^[^\n]*{message}[^\n]*$"):
         build(output_tokens=2).forward(x)
