@@ -19,7 +19,7 @@ numbers of a claim come from, if they are results.  A run names
   steps, or ``least``, ``largest``, ``rounded`` to hundreds, or ``accuracy``; the mean of nats.
 
 ``settings`` are phrases whose numbers are no results, such as "128 channels"; ``[[paper]]``,
-``[[predicted]]``, ``[[task]]`` and ``[[lesson]]`` are the rows of tables.
+``[[predicted]]``, ``[[task]]``, ``[[lesson]]`` and ``[[trunk]]`` are the rows of tables.
 """
 
 import csv
@@ -37,7 +37,7 @@ from minifpt.experiments import reproduce, tables
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "benchmarks" / "results"
-TABLES = "paper", "predicted", "task", "lesson"
+TABLES = "paper", "predicted", "task", "lesson", "trunk"
 FILE = ROOT / "docs" / "results" / "claims.toml"
 # What a number is: not a single digit, a year, a version, an arXiv number or a part of a name.
 NUMBER = re.compile(r"(?<![\w.,/@])(?<!\w-)(?!(?:19|20)\d\d\b)(?!\d{4}\.\d{5})"

@@ -34,7 +34,7 @@ from unittest.mock import patch
 import numpy as np
 from matplotlib.text import Text
 
-from benchmarks import claims, memory_map, why
+from benchmarks import claims, memory_map, trunks, why
 from benchmarks.grids import read_rows
 from benchmarks.tables import ALL
 from benchmarks.words import word
@@ -69,8 +69,9 @@ def table(name, form=None):
         return memory_map.table(path)
     with open(path, newline="", encoding="utf-8") as f:
         head, *rest = csv.reader(f)
-    if name.startswith("why-") and head != tables.CSV:
-        return short(why.table(path))
+    for study in (why, trunks):
+        if name.startswith(f"{study.__name__.rpartition('.')[2]}-") and head != tables.CSV:
+            return short(study.table(path))
     if head != tables.CSV:                                # of no grid: as it is
         return tables.markdown(over_seeds(head, rest) if form == "means" else [head, *rest])
     grid = read_rows(path)

@@ -29,7 +29,7 @@ def examples(op, rng):
         "gelu": lambda: [((2 * n((3, 4)),), {})], "gelu_exact": lambda: [((2 * n((3, 4)),), {})],
         "relu": lambda: [((np.copysign(np.abs(n((3, 4))) + 0.1, n((3, 4))),), {})],
         "silu": lambda: [((2 * n((3, 4)),), {})],
-        "swiglu": lambda: [((2 * n((2, 3, 4)), n((2, 3, 4))), {})],
+        "multiply": lambda: [((2 * n((2, 3, 4)), n((2, 3, 4))), {})],
         "rope": lambda: [((n((2, 3, 12)),), {"n_head": 2}),
                          ((n((2, 3, 12)),), {"n_head": 3, "base": 50.0, "start": 4})],
         "grouped_heads": lambda: [((n((2, 3, 24)), n((2, 3, k)), n((2, 3, k))), {"n_head": 4})

@@ -32,7 +32,7 @@ rms_norm, rms_norm_backward = F.rms_norm.raw, F.rms_norm_backward.raw
 gelu_exact, gelu_exact_backward = F.gelu_exact.raw, F.gelu_exact_backward.raw
 relu, relu_backward = F.relu.raw, F.relu_backward.raw
 silu, silu_backward = F.silu.raw, F.silu_backward.raw
-swiglu, swiglu_backward = F.swiglu.raw, F.swiglu_backward.raw
+multiply, multiply_backward = F.multiply.raw, F.multiply_backward.raw
 softmax_backward = F.softmax_backward.raw
 dropout, dropout_backward = F.dropout.raw, F.dropout_backward.raw
 rope, rope_backward = F.rope.raw, F.rope_backward.raw
@@ -55,7 +55,8 @@ MAX_RATIO = 16.0                    # of a row's mean to its deviation; beyond, 
 GeluCache = namedtuple("GeluCache", "derivative")
 # top: the largest score of each query (B, H, T, 1); total: the sum of its exp(score - top);
 # masks: for each tile, which entries dropout keeps, or None; p: the probability of dropout.
-TiledAttentionCache = namedtuple("TiledAttentionCache", "qkv n_head causal top total masks p")
+TiledAttentionCache = namedtuple("TiledAttentionCache",
+                                 "qkv n_head causal top total masks p bias")
 
 
 def in_float64(op, x, *args):
@@ -262,7 +263,7 @@ def _in_pieces(part, *arrays):
 # ------------------------------------------------------------------------ attention
 
 
-def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
+def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None, bias=None):  # noqa: F811
     """As :func:`functional.attention`, in tiles.
 
     A tile is some queries with only the keys that they may read, so that nearly half of a causal
@@ -277,19 +278,22 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
     B, T, _ = qkv.shape
     with np.errstate(over="ignore", invalid="ignore"):
         if past is not None:
+            if bias is not None:
+                raise ValueError("attention: it has a past and a bias, expected at most one")
             return _attention_after(qkv, n_head, causal, past), None
         state = rng.bit_generator.state if p else None
         is_small = T <= TILE and B * n_head * T * T <= 4 * MAX_TILE_SCORES
         run = F.attention.raw if is_small else _tiled_attention
-        y, cache = run(qkv, n_head, p, rng, causal)
+        options = {} if bias is None else {"bias": bias}
+        y, cache = run(qkv, n_head, p, rng, causal, **options)
         if not math.isfinite(y.sum()):                    # or the sum overflows, which is as well
             if p:                                         # draw the same dropout again
                 rng.bit_generator.state = state
-            y, cache = in_float64(F.attention, qkv, n_head, p, rng, causal)
+            y, cache = in_float64(F.attention.raw, qkv, n_head, p, rng, causal, None, bias)
         return y, cache
 
 
-def _tiled_attention(qkv, n_head, p, rng, causal):
+def _tiled_attention(qkv, n_head, p, rng, causal, bias=None):  # noqa: F811
     q, k, v = F.split_heads(qkv, n_head)
     B, H, T, D = q.shape
     y = np.empty((B, T, H * D), qkv.dtype)
@@ -306,7 +310,7 @@ def _tiled_attention(qkv, n_head, p, rng, causal):
     def part(piece):
         qs, kt = q[piece] * scale, _transposed(k[piece])  # there are fewer queries than scores
         for n, (i, j, n_keys) in enumerate(tiles):
-            s = _scores(qs, kt, i, j, n_keys, causal)
+            s = _scores(qs, kt, i, j, n_keys, causal, bias, piece)
             s -= s.max(axis=-1, keepdims=True, out=tops[*piece, i:j])
             np.exp(s, out=s)
             total = s @ ones[:n_keys]                     # a product sums faster than .sum()
@@ -316,28 +320,29 @@ def _tiled_attention(qkv, n_head, p, rng, causal):
                 total *= 1.0 - p
             np.divide(s @ v[*piece, :n_keys], total, out=heads[*piece, i:j])
     shared(part, _pieces(B, H, T))
-    return y, TiledAttentionCache(qkv, n_head, causal, tops, totals, masks, p)
+    return y, TiledAttentionCache(qkv, n_head, causal, tops, totals, masks, p, bias)
 
 
 def attention_backward(dy, cache):
-    """As :func:`functional.attention_backward`, over the same tiles; return ``dqkv``."""
+    """As :func:`functional.attention_backward`, over the same tiles."""
     if not isinstance(cache, TiledAttentionCache):
         return F.attention_backward.raw(dy, cache)
-    qkv, n_head, causal, tops, totals, masks, p = cache
+    qkv, n_head, causal, tops, totals, masks, p, bias = cache  # noqa: F811
     q, k, v = F.split_heads(qkv, n_head)
     B, H, T, D = q.shape
     same_shape(dy, (B, T, H * D))
     dy = dy.reshape(B, T, H, D).transpose(0, 2, 1, 3)
     dqkv = np.empty(qkv.shape, dy.dtype)
     dq, dk, dv = F.split_heads(dqkv, n_head)
-    tiles, scale = _tiles(T, causal), 1.0 / math.sqrt(D)
+    tiles, scale, pieces = _tiles(T, causal), 1.0 / math.sqrt(D), _pieces(B, H, T)
+    dbias = None if bias is None else np.zeros((H, T, T), dy.dtype)
 
     def part(piece):
         qs, kt, vt = q[piece] * scale, _transposed(k[piece]), _transposed(v[piece])
         for n, (i, j, n_keys) in reversed(list(enumerate(tiles))):
-            a = _scores(qs, kt, i, j, n_keys, causal)     # A * total: smaller arrays are divided
+            a = _scores(qs, kt, i, j, n_keys, causal, bias, piece)
             a -= tops[*piece, i:j]
-            np.exp(a, out=a)
+            np.exp(a, out=a)                              # A * total: smaller arrays are divided
             inverse = 1.0 / totals[*piece, i:j]
             dyt = dy[*piece, i:j] * (inverse / (1.0 - p))
             da = dyt @ vt[..., :n_keys]                   # dA / total
@@ -345,6 +350,8 @@ def attention_backward(dy, cache):
                 da *= masks[n][piece]
             da -= np.vecdot(da, a)[..., None] * inverse
             da *= a                                       # dS
+            if bias is not None:
+                dbias[piece[1], i:j, :n_keys] += da.sum(axis=0)
             if p:
                 a *= masks[n][piece]
             dvt = a.swapaxes(-1, -2) @ dyt
@@ -356,8 +363,14 @@ def attention_backward(dy, cache):
                 dkp[..., :n_keys, :] += dkt
                 dvp[..., :n_keys, :] += dvt
         dk[piece], dv[piece] = dkp, dvp
-    shared(part, _pieces(B, H, T))
-    return dqkv
+    if bias is None:
+        shared(part, pieces)
+        return dqkv
+    same_heads = {}                                       # add to one part of dbias, in order
+    for piece in pieces:
+        same_heads.setdefault(piece[1].start, []).append(piece)
+    shared(lambda pieces: [*map(part, pieces)], list(same_heads.values()))
+    return dqkv, dbias
 
 
 def lstm(x, w_ih, w_hh, b, need=(True, True, True, True)):
@@ -418,9 +431,11 @@ def _transposed(k):
     return np.ascontiguousarray(k.swapaxes(-1, -2))
 
 
-def _scores(qs, kt, i, j, n_keys, causal):
+def _scores(qs, kt, i, j, n_keys, causal, bias=None, piece=None):  # noqa: F811
     """Return the masked scores of the queries i ... j-1 with the first ``n_keys`` keys."""
     s = qs[..., i:j, :] @ kt[..., :n_keys]
+    if bias is not None:
+        s += bias[piece[1], i:j, :n_keys]
     if causal:                                            # only the keys i ... j-1 need a mask
         s[..., i:] += F.causal_mask(j - i, j - i, s.dtype)
     return s

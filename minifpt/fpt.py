@@ -122,7 +122,8 @@ class FPT(Layer):
         fpt.built |= {"tokens": tokens, "start": start, "adapt": adapt}
         if spec:
             fpt.built |= {"model": spec.text, "dropout": dropout}
-        if hasattr(fpt.trunk, "add_positions") and fpt.trunk.wpe.weight.trainable:
+        if hasattr(fpt.trunk, "add_positions") and hasattr(fpt.trunk, "wpe") and (
+                fpt.trunk.wpe.weight.trainable):
             if tokens > fpt.trunk.config.n_positions:     # the new ones are trained like the others
                 fpt.built["n_positions"] = tokens
                 fpt.trunk.add_positions(tokens, seed)
@@ -210,7 +211,7 @@ class FPT(Layer):
         check_exports(self)
         if str(folder).endswith(".npz"):
             raise ValueError(f"save: got {folder}, expected the name of a new folder")
-        if not hasattr(self.trunk, "as_transformers"):
+        if not hasattr(self.trunk, "from_pretrained"):
             raise ValueError(f"save: Transformers cannot read {type(self.trunk).__name__} trunks, "
                              "expected a GPT2 or a Llama")
         dtype = weights.weight_dtype(np.float32 if dtype is None else dtype)
@@ -230,9 +231,9 @@ class FPT(Layer):
         count = {}
         if tokens is not None:
             tokens = checks.whole("counts", "tokens", tokens)
-        for _, p in self.named_parameters():
+        for name, p in self.named_parameters():
             group, size, learns = p.group, p.data.size, p.trained_size()
-            if group == "pos" and tokens is not None:
+            if tokens is not None and name.endswith("wpe.weight"):
                 size = min(tokens, len(p.data)) * p.data.shape[1]
                 learns = min(learns, size)
             total, trained = count.get(group, (0, 0))

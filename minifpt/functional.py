@@ -46,10 +46,11 @@ PositionsCache = namedtuple("PositionsCache", "tokens shape x_shape need")
 LayerNormCache = namedtuple("LayerNormCache", "xhat rstd w need")   # rstd: 1 / deviation, (..., 1)
 RMSNormCache = namedtuple("RMSNormCache", "xhat rstd w need")
 ActivationCache = namedtuple("ActivationCache", "x")
-SwiGLUCache = namedtuple("SwiGLUCache", "silu activated up")        # silu: its cache
+MultiplyCache = namedtuple("MultiplyCache", "gate up")
 SoftmaxCache = namedtuple("SoftmaxCache", "y")
 DropoutCache = namedtuple("DropoutCache", "mask")                   # None where nothing is dropped
 AttentionCache = namedtuple("AttentionCache", "q k v probabilities mask")
+BiasedAttentionCache = namedtuple("BiasedAttentionCache", AttentionCache._fields)
 RopeCache = namedtuple("RopeCache", "cos sin shape")                # cos, sin (T, 1, D/2)
 GroupedHeadsCache = namedtuple("GroupedHeadsCache", "q_shape k_shape n_head")
 # The gates and the candidate are (B, T, D).  cell and hidden (B, T+1, D) begin with the state
@@ -314,21 +315,20 @@ def silu_backward(dy, cache):
 
 
 @shapes("gate (...), up (...) -> y (...)")
-def swiglu(gate, up):
-    """Gate one array by another: ``y = silu(gate) * up`` (Shazeer 2020, arXiv 2002.05202).
+def multiply(gate, up):
+    """Gate one array by another: ``y = gate * up`` (Shazeer 2020, arXiv 2002.05202).
 
-    Both come from linear layers of the same x.
+    Both come from linear layers of the same x, and the gate from an activation: SwiGLU is
+    ``silu(gate) * up``.
     """
-    activated, silu_cache = silu(gate)
-    return activated * up, SwiGLUCache(silu_cache, activated, up)
+    return gate * up, MultiplyCache(gate, up)
 
 
 @shapes("dy (...), up (...) -> dgate (...), dup (...)")
-def swiglu_backward(dy, cache):
-    """Compute ``dgate = silu_backward(dy * up)`` and ``dup = dy * silu(gate)``, by the product
-    rule."""
-    silu_cache, activated, up = cache
-    return silu_backward(dy * up, silu_cache), dy * activated
+def multiply_backward(dy, cache):
+    """Compute ``dgate = dy * up`` and ``dup = dy * gate``, by the product rule."""
+    gate, up = cache
+    return dy * up, dy * gate
 
 
 # --------------------------------------------------------------------------- softmax
@@ -384,8 +384,8 @@ def dropout_backward(dy, cache):
 # -------------------------------------------------------------- multi-head attention
 
 
-@shapes("qkv (B, T, 3HD) -> y (B, T, HD)")
-def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
+@shapes("qkv (B, T, 3HD), bias (H, T, T) -> y (B, T, HD)")
+def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None, bias=None):
     """Let each token read the others, by multi-head self-attention.
 
     For each head, ``S = Q K^T / sqrt(D)``, ``A = softmax(S)``, ``y = dropout(A) V`` (Vaswani
@@ -393,29 +393,32 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
     tokens before it.
 
     qkv holds queries, keys and values side by side, each H heads of D channels.  ``past`` (k, v),
-    each (B, H, P, D), are keys and values of the P tokens before these.  The cache holds the
-    probabilities (B, H, T, P+T) before dropout.
+    each (B, H, P, D), are keys and values of the P tokens before these.  ``bias`` is added to the
+    scores S of every example.  The cache holds the probabilities (B, H, T, P+T) before dropout.
     """
     q, k, v = split_heads(qkv, n_head)                    # (B, H, T, D) each
     if past is not None:
         k = np.concatenate([past[0], k], axis=2)          # (B, H, P+T, D)
         v = np.concatenate([past[1], v], axis=2)
     scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])        # (B, H, T, P+T)
+    if bias is not None:
+        scores = scores + bias
     if causal:
         scores = scores + causal_mask(*scores.shape[-2:], scores.dtype)
     probabilities, _ = softmax(scores)
     dropped, dropout_cache = dropout(probabilities, p, rng)
     y = merge_heads(dropped @ v)                          # (B, H, T, D) -> (B, T, C)
-    return y, AttentionCache(q, k, v, probabilities, dropout_cache.mask)
+    cache = AttentionCache(q, k, v, probabilities, dropout_cache.mask)
+    return y, cache if bias is None else BiasedAttentionCache(*cache)
 
 
-@shapes("dy (B, T, HD), q (B, H, T, D) -> dqkv (B, T, 3HD)")
+@shapes("dy (B, T, HD), q (B, H, T, D) -> dqkv (B, T, 3HD), with a bias (dqkv, dbias (H, T, T))")
 def attention_backward(dy, cache):
     """Go back through ``y = dropout(A) V``, the softmax, and ``S = Q K^T / sqrt(D)``::
 
         dV = dropout(A)^T dy      dA = dropout_backward(dy V^T)
         dS = softmax_backward(dA)
-        dQ = dS K / sqrt(D)       dK = dS^T Q / sqrt(D)
+        dQ = dS K / sqrt(D)       dK = dS^T Q / sqrt(D)       dbias = sum of dS over the batch
 
     A masked entry has A = 0, so softmax_backward gives it dS = 0 and no mask is needed.
     """
@@ -430,7 +433,7 @@ def attention_backward(dy, cache):
     dq[...] = ds @ k / math.sqrt(D)
     dk[...] = ds.swapaxes(-1, -2) @ q / math.sqrt(D)
     dv[...] = dropped.swapaxes(-1, -2) @ dy
-    return dqkv
+    return (dqkv, ds.sum(axis=0)) if isinstance(cache, BiasedAttentionCache) else dqkv
 
 
 def split_heads(qkv, n_head):

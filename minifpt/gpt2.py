@@ -3,7 +3,7 @@
 import math
 import os
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -41,6 +41,7 @@ class GPT2Config:
     causal: bool = True
     initializer_range: float = 0.02
     scaled_residual_init: bool = True
+    families: ClassVar = ("gpt2",)                        # the model types of its weight files
 
     def __post_init__(self):
         checks.fields(self, sizes=("n_layer", "n_head", "n_embd", "n_positions", "vocab_size"),
@@ -99,10 +100,6 @@ class GPT2(layers.Layer):
         layers.check_exports(self)
         export.save(self, path, dtype, provenance)
 
-    def as_transformers(self):
-        """Return the fields of a ``config.json`` and [(name, array)], as Transformers has them."""
-        return export.gpt2_as_transformers(self, "GPT2Model")
-
     def add_positions(self, n, seed=0):
         """Append rows to the positional embeddings up to ``n`` positions, drawn as for a new trunk.
 
@@ -156,15 +153,15 @@ class LanguageModel(layers.Layer):
     """GPT-2 as a language model: token embedding, trunk, and ``lm_head``, which scores by
     the same table: ``logits = hidden @ wte.weight.T``.
 
-    trunk   a :class:`GPT2`, or a :class:`GPT2Config`, from which a trunk is built with ``seed``
-            and ``dtype``.
+    trunk   a :class:`GPT2` or another trunk, or a :class:`GPT2Config`, from which a GPT-2 is built
+            with ``seed`` and ``dtype``.
     seed    seed of the table, too; ``None`` leaves it 0.
     """
 
     config_type = GPT2Config
 
     def __init__(self, trunk=None, seed=0, dtype=np.float32):
-        self.trunk = trunk if isinstance(trunk, GPT2) else GPT2(trunk, seed, dtype)
+        self.trunk = trunk if isinstance(trunk, layers.Layer) else GPT2(trunk, seed, dtype)
         self.config, self.dtype = self.trunk.config, self.trunk.dtype
         self.wte = layers.Embedding(self.config.vocab_size, self.config.n_embd, self.dtype)
         self.lm_head = layers.Unembedding(self.wte.weight)
@@ -182,10 +179,6 @@ class LanguageModel(layers.Layer):
         """Write the weights with their config; see :func:`minifpt.files.export.save`."""
         layers.check_exports(self)
         export.save(self, path, dtype, provenance)
-
-    def as_transformers(self):
-        """Return the fields of a ``config.json`` and [(name, array)], as Transformers has them."""
-        return export.gpt2_as_transformers(self, "GPT2LMHeadModel", "transformer.")
 
     @single_threaded_blas
     def forward(self, ids, train=False, rng=None):

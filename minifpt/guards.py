@@ -34,11 +34,16 @@ def shapes(text):
     def decorate(formula):
         code, limit = formula.__code__, LIMITS.get(formula.__name__)
         names = code.co_varnames[:code.co_argcount]
+        defaults = formula.__defaults__ or ()
+        optional = {name for name, default in zip(names[::-1], defaults[::-1], strict=False)
+                    if default is None}
 
         @functools.wraps(formula)
         def operation(*args, **kwargs):
             arguments = dict(zip(names, args, strict=False)) | kwargs
-            check(formula.__name__, arrays, arguments)
+            check(formula.__name__, arrays, {
+                name: value for name, value in arguments.items()
+                if value is not None or name not in optional})
             if limit:
                 limit(**arguments)
             return formula(*args, **kwargs)

@@ -268,7 +268,8 @@ class Positions(Layer):
 ACTIVATIONS = {"gelu_new": (ops.gelu, ops.gelu_backward),
                "gelu_pytorch_tanh": (ops.gelu, ops.gelu_backward),
                "gelu": (ops.gelu_exact, ops.gelu_exact_backward),
-               "relu": (ops.relu, ops.relu_backward)}
+               "relu": (ops.relu, ops.relu_backward),
+               "silu": (ops.silu, ops.silu_backward)}
 
 
 class Activation(Layer):
@@ -364,12 +365,14 @@ class Attention(Layer):
 
 
 class MLP(Layer):
-    """The feed-forward part of a block: ``c_fc`` (C, 4C), activation, ``c_proj`` (4C, C)."""
+    """The feed-forward part of a block: ``c_fc`` (C, 4C), activation, ``c_proj`` (4C, C).
+    ``n_inner`` is another width than 4C."""
 
-    def __init__(self, n_embd, dropout=0.0, dtype=np.float32, activation="gelu_new"):
-        self.c_fc = Linear(n_embd, 4 * n_embd, dtype)
+    def __init__(self, n_embd, dropout=0.0, dtype=np.float32, activation="gelu_new", n_inner=None):
+        n_inner = n_inner or 4 * n_embd
+        self.c_fc = Linear(n_embd, n_inner, dtype)
         self.act = Activation(activation)
-        self.c_proj = Linear(4 * n_embd, n_embd, dtype)
+        self.c_proj = Linear(n_inner, n_embd, dtype)
         self.dropout = dropout
 
     def forward(self, x, train=False, rng=None):

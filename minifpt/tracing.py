@@ -5,7 +5,7 @@
         model.backward(dlogits, cache)
     t.outputs["trunk.h.0.attn"], t.attention["trunk.h.0.attn"], t.steps[0]
 
-``changing`` has the changes of values while a model runs.
+``changing`` replaces values while a model runs forward.
 """
 
 import copy
@@ -21,7 +21,7 @@ import numpy as np
 
 from . import fast, layers
 from . import functional as F
-from .changing import Changed, Changes, Pass, joined, plain
+from .changing import ChangedCache, Changes, joined
 from .layers import named_layers
 
 # All operations of ``functional``, by name, each with its backward pass.
@@ -49,7 +49,7 @@ class Step:
                computed.  The gradient of a residual's x includes the branch's part.
     reasons    {input: why its gradient is ``None``}.
     partner    the step of the other direction, or ``None``.
-    changed    whether a change replaced the output, or the incoming gradient of a backward pass.
+    changed    whether a change replaced the output.
 
     Arrays are copies, except parameters, which are the model's arrays.
     """
@@ -72,6 +72,32 @@ class Step:
         return f"Step({self.name}{', backward' if self.backward else ''})"
 
 
+@dataclass(eq=False)
+class Pass:
+    """One pass of a layer or of an operation, in the tree of a trace.
+
+    place     (layer's name, operation's name), the second "" for a layer; the first is ``None``
+              outside of the model.
+    outer     the pass within which it runs.
+    inner     the forward passes within it; in a backward pass, those that may still run back.
+    cache     what a forward pass keeps for its backward pass.
+    step      the :class:`Step` of an operation.
+    """
+
+    place: tuple
+    outer: "Pass" = None
+    backward: bool = False
+    inner: list = field(default_factory=list)
+    cache: object = None
+    step: object = None
+
+    def all_inner(self):
+        """Yield every forward pass within it."""
+        for inner in self.inner:
+            yield inner
+            yield from inner.all_inner()
+
+
 class Trace:
     """The record of a :func:`trace`.
 
@@ -85,10 +111,10 @@ class Trace:
 
     Of a layer that runs twice, ``outputs`` and ``grads`` hold the last run.  The last block
     computes only the tokens that are read, so its arrays may have fewer tokens.  Changed outputs
-    and gradients are recorded after the change.
+    are recorded after the change.
     """
 
-    def __init__(self, model, change=None, change_grads=None):
+    def __init__(self, model, change=None):
         self.outputs, self.grads, self.reasons, self.attention = {}, {}, {}, {}
         self.steps = []
         self._thread = threading.get_ident()
@@ -99,8 +125,7 @@ class Trace:
         self._root = self._running = Pass((None, ""))     # the innermost pass is running
         operations = {*OPERATIONS, *(getattr(pair[0], "__name__", key)
                                      for key, pair in layers.ACTIVATIONS.items())}
-        self._changes = Changes(change, change_grads, [n for n, *_ in self._layers.values()],
-                                operations)
+        self._changes = Changes(change, [n for n, *_ in self._layers.values()], operations)
 
     def __repr__(self):
         return (f"Trace: {len(self.steps)} steps, outputs of {len(self.outputs)} layers, "
@@ -111,7 +136,7 @@ class Trace:
 
     def _copy(self, value):
         """Copy a value and the arrays in it, except the model's parameters."""
-        return copy.deepcopy(plain(value), dict(self._own))
+        return copy.deepcopy(value, dict(self._own))
 
     def _within(self, this, function, *args, **kwargs):
         """Return what a function returns as the innermost pass."""
@@ -122,77 +147,59 @@ class Trace:
             self._running = this.outer
 
     def _ran(self, this, y, cache):
-        """Return the output and the cache that a forward pass gives out."""
-        this.cache, before = cache, y
-        y = self._changes.act(self._changes.outputs, this, y, "change")
-        if y is not before:
-            this.before, this.after = before, y.copy()
-        this.changed = y is not before or any(p.changed for p in this.inner)
+        """Return the output that a forward pass gives out, after its change."""
+        this.cache = cache
+        y = self._changes.act(this.place, y, is_inner=bool(this.outer.place[1]))
         this.outer.inner.append(this)
         this.outer = None                                 # a cycle would keep the caches alive
-        return y, Changed(this, self) if this.changed and cache is not None else cache
+        return y
 
     def _partner(self, this, cache):
-        """Return the forward pass of a backward pass, or ``None``, and its cache: the pass that
-        made this cache, or else the last one that the layer around it ran in this place."""
-        outer, partner = this.outer, None
-        if isinstance(cache, Changed):
-            if cache.trace is not self:
-                cache.refuse()
-            partner = cache.made_by
-        else:
-            passes = outer.inner if outer.backward else self._root.all_inner()
-            here = [p for p in passes if p.place == this.place]
-            same = [p for p in here if p.cache is cache]
-            if candidates := same or (here if outer.backward else []):
-                partner = candidates[-1]
-            if len(candidates) > 1 and any(p.changed for p in candidates):
-                raise ValueError(f"trace: {this} was changed and ran {len(candidates)} times, and "
-                                 "its backward pass does not get the cache of one of the runs")
-        if partner is None:
-            return None, cache
+        """Return the forward pass of a backward pass, or ``None``: the pass that made this cache,
+        or else the last one that the layer around it ran in this place."""
+        outer = this.outer
+        passes = outer.inner if outer.backward else self._root.all_inner()
+        here = [p for p in passes if p.place == this.place]
+        same = [p for p in here if p.cache is cache]
+        candidates = same or (here if outer.backward else [])
+        if not candidates:
+            return None
+        partner = candidates[-1]
         this.inner = [*partner.inner]
         if outer.backward:
             outer.inner = [p for p in outer.inner if p is not partner]
-        return partner, partner.cache if partner.changed else cache
-
-    def _ran_back(self, this, result):
-        """Raise ``ValueError`` if a backward pass left out a change in its forward pass."""
-        grads = result if isinstance(result, tuple) else (result,)
-        skipped = next((p for p in this.inner if p.changed), None)
-        if skipped and any(grad is not None for grad in grads):
-            raise ValueError(f"trace: {this} does not run the changed {skipped} backward, so its "
-                             "gradient is not known")
+        return partner
 
     def _forward(self, name, forward, args, kwargs):
         """Record a forward pass of a layer."""
         this = Pass((name, ""), self._running)
+        is_outermost = self._running is self._root
         result = self._within(this, forward, *args, **kwargs)
         is_pair = isinstance(result, tuple) and len(result) == 2
         y, cache = result if is_pair else (result, None)  # a user's layer may return y alone
-        y, given_cache = self._ran(this, y, cache)
+        y = self._ran(this, y, cache)
         self.outputs.pop(name, None)                      # in the order of the last run
         self.outputs[name] = copy.deepcopy(y)
         self.grads[name] = None
         self.reasons[name] = (NOTHING_LEARNS if is_pair and cache is None
                               else "backward was not run")
-        return (y, given_cache) if is_pair else y
+        if is_outermost and cache is not None and self._changes.by_place:
+            cache = ChangedCache(self._changes)
+        return (y, cache) if is_pair else y
 
     def _backward(self, name, backward, args, kwargs):
         """Record a backward pass of a layer."""
+        if self._changes.by_place:
+            self._changes.refuse_backward()
         this = Pass((name, ""), self._running, backward=True)
         bound = inspect.signature(backward).bind(*args, **kwargs)
-        dy, cache, *rest = *bound.args, *[None] * (2 - len(bound.args))
-        this.partner, cache = self._partner(this, cache)
-        dy = self._changes.act(self._changes.grads, this, dy, "change_grads")
+        dy, cache, *_ = *bound.args, None
+        partner = self._partner(this, cache)
         self.grads[name] = copy.deepcopy(dy)
         self.reasons.pop(name, None)
-        dy = self._changes.backward(this.partner, dy)
-        values = [dy, cache, *rest][:len(bound.args)]
-        dx = self._within(this, backward, *values, **bound.kwargs)
-        self._ran_back(this, dx)
-        if this.partner:
-            self._explain([p.step for p in this.partner.all_inner() if p.step])
+        dx = self._within(this, backward, *args, **kwargs)
+        if partner:
+            self._explain([p.step for p in partner.all_inner() if p.step])
         for inner, grad in self.grads.items():            # the backward pass ended above these
             if grad is None and inner.startswith(f"{name}." if name else ""):
                 self.reasons[inner] = NOTHING_LEARNS
@@ -215,44 +222,40 @@ class Trace:
                     else self._step(this, function, bound))
         return recorded
 
-    def _record(self, this, function, bound, changed=False):
+    def _record(self, this, function, bound):
         """Record an operation that begins."""
         layer, op = this.place[0] or "", this.place[1]
         this.step = Step(joined(layer, op), layer, op, this.backward, function, this.outer.step,
-                         {k: self._copy(v) for k, v in bound.arguments.items()}, changed=changed)
+                         {k: self._copy(v) for k, v in bound.arguments.items()})
         self.steps.append(this.step)
         return this.step
 
     def _step(self, this, function, bound):
         """Record a forward pass of an operation."""
         step = self._record(this, function, bound)
-        y, cache = self._ran(this, *self._within(this, function, *bound.args, **bound.kwargs))
-        step.changed = this.before is not None
-        step.output, step.cache = self._copy(y), self._copy(cache)
+        y, cache = self._within(this, function, *bound.args, **bound.kwargs)
+        changed = self._ran(this, y, cache)
+        step.changed = changed is not y
+        step.output, step.cache = self._copy(changed), self._copy(cache)
         step.gradients = {k: None for k, v in step.inputs.items()
                           if isinstance(v, np.ndarray) and np.issubdtype(v.dtype, np.floating)}
         step.reasons = dict.fromkeys(step.gradients, "backward was not run")
         if hasattr(step.cache, "probabilities"):
             self.attention[step.layer] = step.cache.probabilities.copy()
-        return y, cache
+        return changed, cache
 
     def _step_back(self, this, function, ours, bound):
         """Record a backward pass of an operation."""
-        first, *_, last = bound.arguments
-        this.partner, cache = self._partner(this, bound.arguments[last])
+        *_, cache = bound.arguments.values()
+        partner = self._partner(this, cache)
         # The cache of a forward pass before the trace is the fast form's.
         run = ours if type(cache).__module__ == fast.__name__ else function
-        dy = bound.arguments[first]
-        bound.arguments[last] = cache
-        bound.arguments[first] = self._changes.act(self._changes.grads, this, dy, "change_grads")
-        step = self._record(this, run, bound, bound.arguments[first] is not dy)
-        bound.arguments[first] = self._changes.backward(this.partner, bound.arguments[first])
+        step = self._record(this, run, bound)
         result = self._within(this, run, *bound.args, **bound.kwargs)
-        self._ran_back(this, result)
         step.output = self._copy(result)
-        if this.partner is None:                          # its forward pass ran before the trace
+        if partner is None:                               # its forward pass ran before the trace
             return result
-        step.partner = ahead = this.partner.step
+        step.partner = ahead = partner.step
         if ahead.partner is None:                         # the first backward pass of this cache
             ahead.partner = step
             grads = result if isinstance(result, tuple) else (result,)
@@ -306,7 +309,7 @@ class Trace:
         before = {key: kind for key, (_, _, kind) in self._layers.items()}
         now = {id(layer): type(layer) for _, layer in named_layers(model)}
         if any(now.get(key, kind) is not kind for key, kind in before.items()) or (
-                now != before and (self._changes.outputs or self._changes.grads)):
+                now != before and self._changes.by_place):
             raise ValueError("trace: layers of the model were replaced while it was traced: open "
                              "the trace after that")
 
@@ -319,21 +322,16 @@ class OwnMethod(functools.partial):
 
 
 @contextmanager
-def trace(model: layers.Layer, change: dict | None = None, change_grads: dict | None = None
-          ) -> Iterator[Trace]:
+def trace(model: layers.Layer, change: dict | None = None) -> Iterator[Trace]:
     """Record all that a model computes, within ``with trace(model) as t:``; see :class:`Trace`.
 
-    change        {name: function}: the function's result replaces the output of a layer
-                  (``trunk.h.0.attn``) or an operation (``trunk.h.0.attn.softmax``), and the
-                  gradients are those of the changed computation.  A * stands for one part of a
-                  name (``trunk.h.*.attn``).  A function that mixes numbers of different places
-                  needs a pair ``(function, backward)``; see ``changing``.
-    change_grads  {name: function}: the function's result replaces the gradient of that output.
+    change  {name: function}: the function gets a copy of the output of a layer
+            (``trunk.h.0.attn``) or of an operation (``trunk.h.0.attn.softmax``), and its result
+            replaces that output.  A * stands for one part of a name (``trunk.h.*.attn``).
 
-    A function gets a copy.  The backward pass may call a function of ``change`` again, with values
-    close to those of the forward pass.  A change belongs to this model and travels in the cache:
-    run the backward pass inside the ``with``, too; after it, such a cache is refused.  A change
-    that never acted raises ``ValueError`` at the end of the ``with``.
+    A change belongs to this model.  A changed model runs forward only: a backward pass within the
+    ``with``, or of a cache that was made there, raises ``ValueError``.  So does a change that never
+    acted, at the end of the ``with``.
 
     While it records, the functions of ``functional`` run instead of the fast ones, so that
     ``inspect.getsource(step.function)`` shows the source that ran.  The results equal the fast
@@ -345,7 +343,7 @@ def trace(model: layers.Layer, change: dict | None = None, change_grads: dict | 
                                        and hasattr(model, "forward")):
         raise ValueError(f"trace: got {model if isinstance(model, type) else type(model)}, "
                          "expected a model, an object with forward and named_parameters")
-    t = Trace(model, change, change_grads)
+    t = Trace(model, change)
     with replaced(t._operation), ExitStack() as undo:
         for owner, name, method in [*t._methods()]:       # before any of them is replaced
             put = type.__setattr__ if isinstance(owner, type) else object.__setattr__

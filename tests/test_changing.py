@@ -1,22 +1,20 @@
-"""minifpt.trace(model, change=..., change_grads=...): the changed computation and its gradients."""
+"""minifpt.trace(model, change=...): values changed by name, on the way forward."""
 
 import copy
-import itertools
+import re
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import refused
-from fuzz import changes
 
 import minifpt
 from minifpt import functional as F
 from minifpt import layers
-from minifpt.changing import derivative
 
 T, CHANNELS = 6, 8
 ATTN = "trunk.h.0.attn"
-DRAWS = np.random.default_rng(1)
 
 
 @pytest.fixture
@@ -28,20 +26,14 @@ def model(randomise):
 
 
 def batch():
-    rng = np.random.default_rng(1)
-    return rng.standard_normal((2, T, 3)), rng.integers(0, 4, (2, T))
+    return np.random.default_rng(1).standard_normal((2, T, 3))
 
 
-def run(model, change=None, change_grads=None):
-    """(trace, loss, {parameter: gradient}) of a forward and a backward pass."""
-    x, targets = batch()
-    model.zero_grad()
-    with minifpt.trace(model, change, change_grads) as t:
-        logits, cache = model.forward(x)
-        loss, loss_cache = F.cross_entropy(logits, targets)
-        model.backward(F.cross_entropy_backward(1.0, loss_cache), cache)
-    return t, float(loss), {name: None if p.grad is None else p.grad.copy()
-                            for name, p in model.named_parameters()}
+def run(model, change=None):
+    """Return the trace and the logits of a forward pass."""
+    with minifpt.trace(model, change) as t:
+        logits, _ = model.forward(batch())
+    return t, logits
 
 
 def close(got, want):
@@ -55,113 +47,63 @@ def test_a_muted_head_equals_rows_of_zero(model):
     def mute(y):
         y[..., CHANNELS // 2:] = 0
         return y
-    t, loss, grads = run(model, {"trunk.h.1.attn.attention": mute})
+    _, logits = run(model, {"trunk.h.1.attn.attention": mute})
     model.trunk.h[1].attn.c_proj.weight.data[CHANNELS // 2:] = 0
-    _, expected, by_hand = run(model)
-    close(loss, expected)
-    for name, grad in grads.items():
-        if name == "trunk.h.1.attn.c_proj.weight":
-            assert not grad[CHANNELS // 2:].any()
-            grad, by_hand[name] = grad[:CHANNELS // 2], by_hand[name][:CHANNELS // 2]
-        close(grad, by_hand[name])
+    close(logits, run(model)[1])
 
 
 def test_changed_attention_is_what_the_trace_shows(model):
     uniform = np.tril(np.ones((T, T))) / np.arange(1, T + 1)[:, None]
-    t, _, grads = run(model, {f"{ATTN}.softmax": lambda a: 0 * a + uniform})
+    t, _ = run(model, {f"{ATTN}.softmax": lambda a: 0 * a + uniform})
     close(t.attention[ATTN], np.broadcast_to(uniform, (2, 2, T, T)))
-    assert not grads[f"{ATTN}.c_attn.weight"][:, :2 * CHANNELS].any()      # queries and keys
-    assert grads[f"{ATTN}.c_attn.weight"][:, 2 * CHANNELS:].any()          # values
-    changed = [step.name for step in t.steps if step.changed]
-    assert changed == [f"{ATTN}.softmax"]
+    v = t.outputs[f"{ATTN}.c_attn"][..., 2 * CHANNELS:]
+    heads = next(step.output for step in t.steps if step.name == f"{ATTN}.attention")
+    close(heads, uniform @ v)
+    assert [step.name for step in t.steps if step.changed] == [f"{ATTN}.softmax"]
 
 
-# ----------------------------------------------------------------------- gradients
+def test_the_dropout_of_a_name_is_not_the_one_inside_attention(randomise):
+    config = minifpt.GPT2Config(n_layer=1, n_head=2, n_embd=8, n_positions=T, vocab_size=11)
+    model = randomise(minifpt.FPT(minifpt.GPT2(config), 3, 4, T))
+    t, _ = run(model, {f"{ATTN}.dropout": lambda y: 0 * y})
+    assert not t.outputs[ATTN].any() and t.outputs[f"{ATTN}.c_proj"].any()
+    assert [step.inside for step in t.steps if step.changed] == [None]
 
 
-@pytest.mark.parametrize("part", range(5))
-def test_gradients_of_random_changes_equal_differences(part):
-    """Also those of a second backward pass of the same cache; see ``fuzz.changes``."""
-    results = [changes.attempt(seed) for seed in range(3000 + part, 3030, 5)]
-    assert set(results) == {"right"}
+# ------------------------------------------------------------------- forward only
 
 
-@pytest.mark.parametrize("function, says", [
-    (lambda y: y.cumsum(axis=1), "mixes"), (lambda y: y * y.max(), "mixes"),
-    (lambda y: y - y.mean(axis=-1, keepdims=True), "mixes"),
-    (lambda y: y * DRAWS.random(y.shape), "mixes"), (np.sqrt, "not finite"),
-    (lambda y: y + 1e-5 * np.roll(y, 1, -1), "mixes"),
-    (lambda y: np.round(y, 3), "jumps, as rounding"), (lambda y: y.astype(np.float16), "jumps, as"),
-    (lambda y: np.round(y, 5), "jumps in small steps")])
-def test_a_function_whose_derivative_is_not_found_is_refused(function, says):
-    with refused(says):
-        derivative(function, np.random.default_rng(0).standard_normal((4, 5, 50)), "name")
+@pytest.mark.parametrize("place", ["inside", "inside another trace", "outside"])
+def test_a_changed_model_does_not_run_backward(model, place):
+    x = batch()
+    with minifpt.trace(model, {"trunk.h.*.mlp": np.sin, ATTN: np.cos}):
+        logits, cache = model.forward(x)
+        if place == "inside":
+            with refused("'trunk.h.*.mlp', 'trunk.h.0.attn' was changed, .* without the change"):
+                model.backward(logits, cache)
+    with minifpt.trace(model) if place == "inside another trace" else nullcontext():
+        for use in (lambda: model.backward(logits, cache), lambda: cache["trunk"],
+                    lambda: [*cache], lambda: cache.probabilities,
+                    lambda: model.backward(logits, copy.deepcopy(cache))):
+            with refused("a changed model runs forward only"):
+                use()
+    assert not any(p.grad is not None for p in model.parameters())
+    logits, cache = model.forward(x)
+    model.backward(logits, cache)                         # and the unchanged one does
 
 
-@pytest.mark.parametrize("function, slope", [
-    (lambda y: 3 * y, lambda y: 3 + 0 * y), (lambda y: 0 * y + 5, lambda y: 0 * y),
-    (np.tanh, lambda y: 1 - np.tanh(y) ** 2), (lambda y: np.sin(30 * y),
-                                               lambda y: 30 * np.cos(30 * y)),
-    (lambda y: np.maximum(y, 0), lambda y: 1.0 * (y > 0)),
-    (lambda y: y * (np.abs(y) > 0.5), lambda y: 1.0 * (np.abs(y) > 0.5))])
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e2])
-def test_the_derivative_by_differences_equals_the_formula(function, slope, scale):
-    y = scale * np.random.default_rng(0).standard_normal((30, 20))
-    if scale < 1 and slope(y).any() and not slope(y).all():
-        return                                            # every number is at the kink
-    want = slope(y)
-    np.testing.assert_allclose(derivative(function, y, "name"), want, rtol=0,
-                               atol=1e-6 * max(1.0, np.abs(want).max()))
-
-
-def test_the_derivative_beside_a_kink_is_that_of_its_own_side():
-    y = np.linspace(-4e-6, 4e-6, 40)[:, None] + np.zeros(3)        # a step is 8e-6 or more
-    y = np.concatenate([y, np.random.default_rng(0).standard_normal((4000, 3))])
-    got = derivative(lambda y: np.maximum(y, 0.1 * y), y, "name")
-    np.testing.assert_allclose(got, np.where(y > 0, 1.0, 0.1), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("calls", [1, 2, 3, 7])
-def test_a_change_that_stops_after_some_calls_is_refused(model, calls):
-    left = itertools.count(calls, -1)
-    with refused("called again|mixes"):
-        run(model, {"trunk.h.0.mlp": lambda y: y * (next(left) <= 0)})
-
-
-def test_a_changed_gradient_goes_on_in_place_of_the_true_one(model):
-    t, loss, grads = run(model, change_grads={"trunk.h.0.mlp": lambda dy: 0 * dy,
-                                              "trunk.h.1.attn.attention": lambda dy: 2 * dy})
-    true, same, before = run(model)
-    close(loss, same)                                     # the forward pass is as before
-    for name, grad in grads.items():
-        if ".h.0.mlp." in name or ".h.0.ln_2." in name:
-            assert not grad.any()
-        elif ".h.1.attn.c_attn" in name:
-            close(grad, 2 * before[name])
-        elif any(part in name for part in (".h.1.mlp", ".h.1.ln_2", "ln_f", "output",
-                                           ".h.1.attn.c_proj")):
-            close(grad, before[name])
-        else:
-            assert np.abs(grad - before[name]).max() > 1e-9, name
-    assert not t.grads["trunk.h.0.mlp"].any() and true.grads["trunk.h.0.mlp"].any()
-    assert [step.name for step in t.steps if step.changed] == ["trunk.h.1.attn.attention"]
-
-
-def test_a_change_and_a_changed_gradient_of_one_name(model):
-    """The gradient that comes back is replaced first, and then runs through the change."""
-    name = "trunk.h.1.mlp"
-    _, _, grads = run(model, {name: lambda y: 3 * y}, {name: lambda dy: 0.5 * dy})
-    _, _, scaled = run(model, {name: lambda y: 3 * y})
-    close(grads[f"{name}.c_fc.weight"], 0.5 * scaled[f"{name}.c_fc.weight"])
+def test_a_change_within_another_model_refuses_its_backward_pass(model):
+    with minifpt.trace(model.trunk, {"h.0.attn": np.sin}):
+        logits, cache = model.forward(batch())
+    with refused("'h.0.attn' was changed"):
+        model.backward(logits, cache)
 
 
 def test_float32_stays_float32(randomise):
     config = minifpt.GPT2Config(n_layer=1, n_head=2, n_embd=8, n_positions=T, vocab_size=11)
     model = randomise(minifpt.FPT(minifpt.GPT2(config), 3, 4, T))
-    t, _, grads = run(model, {"trunk.h.*": lambda y: y * np.float64(2), ATTN: np.sin},
-                      {"trunk.h.0.mlp": lambda dy: dy * np.float64(2)})
-    arrays = [*t.outputs.values(), *t.grads.values(), *grads.values()]
-    assert {a.dtype for a in arrays} == {np.dtype(np.float32)}
+    t, _ = run(model, {"trunk.h.*": lambda y: y * np.float64(2), ATTN: np.sin})
+    assert {a.dtype for a in t.outputs.values()} == {np.dtype(np.float32)}
 
 
 def test_generation_runs_the_changed_model(randomise):
@@ -176,44 +118,50 @@ def test_generation_runs_the_changed_model(randomise):
     assert set(lm.generate(np.array([1, 2]), 5, seed=1)[2:]) != {7}
 
 
-# ------------------------------------------------ a change belongs to one model and its caches
+# ------------------------------------------------------- a change belongs to one model
 
 
 DOUBLE_GELU = {"trunk.h.*.mlp.act.gelu": lambda y: 2 * y, f"{ATTN}.softmax": np.square}
 
 
-def backward(model, logits, cache):
+def functions():
+    """Return a trunk made of functions, without a class and without layers."""
+    rng = np.random.default_rng(4)
+    w = layers.Parameter(0.5 * rng.standard_normal((CHANNELS, 3 * CHANNELS)), "mlp")
+
+    def forward(x, train=False, rng=None):
+        qkv, _ = F.linear(x, w.data, np.zeros(3 * CHANNELS))
+        return F.attention(qkv, 2)[0], None
+    return SimpleNamespace(config=SimpleNamespace(n_embd=CHANNELS, dropout=0.0), forward=forward,
+                           backward=lambda dy, cache: dy, dtype=np.dtype(np.float64),
+                           named_parameters=lambda: iter([("a.weight", w)]))
+
+
+def test_a_copy_of_the_model_does_not_have_the_change(model):
+    x = batch()
+    want, _ = model.forward(x)
+    grads = gradients(model, x)
+    with minifpt.trace(model, DOUBLE_GELU):
+        copied = copy.deepcopy(model)
+        close(copied.forward(x)[0], want)
+        for gradient, expected in zip(gradients(copied, x), grads, strict=True):
+            close(gradient, expected)
+        copied.output.bias.data += 1.0
+        close(copied.forward(x)[0], want + 1.0)
+        assert np.abs(model.predict(x) - want).max() > 1e-3
+    close(copied.forward(x)[0], want + 1.0)
+
+
+def gradients(model, x):
+    """Return the gradients of all parameters."""
     model.zero_grad()
+    logits, cache = model.forward(x)
     model.backward(np.cos(logits), cache)
     return [p.grad.copy() for p in model.parameters()]
 
 
-def test_every_backward_pass_of_a_cache_runs_through_the_change(model):
-    with minifpt.trace(model, DOUBLE_GELU):
-        logits, cache = model.forward(batch()[0])
-        first, second = backward(model, logits, cache), backward(model, logits, cache)
-    assert all(map(np.array_equal, first, second))
-
-
-def test_a_copy_of_the_model_does_not_have_the_change(model):
-    x = batch()[0]
-    logits, cache = model.forward(x)
-    want, grads = logits, backward(model, logits, cache)
-    with minifpt.trace(model, DOUBLE_GELU):
-        copied = copy.deepcopy(model)
-        logits, cache = copied.forward(x)
-        model.zero_grad()
-        for got, expected in zip(backward(copied, logits, cache), grads, strict=True):
-            close(got, expected)
-        close(logits, want)
-        assert not any(p.grad is not None for p in model.parameters())
-        copied.output.bias.data += 1.0
-        close(copied.forward(x)[0], want + 1.0)
-    close(copied.forward(x)[0], want + 1.0)
-
-
 def test_a_copy_of_a_trunk_of_functions_does_not_have_the_change():
-    model, x = minifpt.FPT(changes.functions(dropout=0.0), 3, 4, T), batch()[0]
+    model, x = minifpt.FPT(functions(), 3, 4, T), batch()
     want = model.predict(x)
     with minifpt.trace(model, {"trunk": lambda y: 0 * y}) as t:
         copied = copy.deepcopy(model)
@@ -223,7 +171,7 @@ def test_a_copy_of_a_trunk_of_functions_does_not_have_the_change():
 
 
 def test_another_model_inside_is_not_changed(model):
-    other, x = copy.deepcopy(model), batch()[0]
+    other, x = copy.deepcopy(model), batch()
     want = other.predict(x)
     with minifpt.trace(model, {"dropout": lambda y: 0 * y, "trunk.h.*.attn.softmax": np.square}):
         close(other.predict(x), want)
@@ -231,7 +179,7 @@ def test_another_model_inside_is_not_changed(model):
 
 
 def test_the_dropout_before_a_traced_trunk_is_not_the_trunk_s(model):
-    x = batch()[0]
+    x = batch()
     with minifpt.trace(model.trunk) as t:
         model.predict(x)
     hidden = t.outputs["wpe"]
@@ -243,7 +191,7 @@ def test_the_dropout_before_a_traced_trunk_is_not_the_trunk_s(model):
 
 
 def test_an_adapter_that_is_added_or_merged_inside_acts_at_once(model):
-    x = batch()[0]
+    x = batch()
     with minifpt.trace(model):
         before = model.predict(x)
         minifpt.adapters.adapt(model, "lora:on=attn.*")
@@ -258,75 +206,22 @@ def test_an_adapter_that_is_added_or_merged_inside_acts_at_once(model):
 
 def test_layers_that_are_replaced_while_a_change_is_open_are_refused(model):
     with refused("layers of the model were replaced"), minifpt.trace(model, {ATTN: np.sin}):
-        model.predict(batch()[0])
+        model.predict(batch())
         minifpt.adapters.adapt(model, "lora:on=attn.*")
     model.output.__class__, plain = type("Other", (layers.Linear,), {}), layers.Linear
     with refused("layers of the model were replaced"), minifpt.trace(model):
         model.output.__class__ = plain
 
 
-class Bare(layers.Layer):
-    """A layer that keeps no cache, and one that runs it so often."""
-
-    def forward(self, x):
-        return 1.0 * x, None
-
-    def backward(self, dy, cache):
-        return dy
-
-
-class Often(layers.Layer):
-    def __init__(self, times):
-        self.bare, self.times = Bare(), times
-
-    def forward(self, x):
-        for _ in range(self.times):
-            x, _ = self.bare.forward(x)
-        return x, self.times
-
-    def backward(self, dy, cache):
-        for _ in range(self.times):
-            dy = self.bare.backward(dy, None)
-        return dy
-
-
-def test_a_changed_layer_without_a_cache_may_run_only_once():
-    x = np.linspace(0.1, 0.9, 5)
-    for times in (1, 2):
-        model = Often(times)
-        with refused("ran 2 times") if times == 2 else nullcontext():
-            with minifpt.trace(model, {"bare": np.sin}):
-                y, cache = model.forward(x)
-                close(model.backward(np.ones(5), cache), np.cos(x))
-
-
 def test_a_change_that_never_acts_is_refused(model):
     model.spare = layers.Linear(2, 2)
-    for kind in ("change", "change_grads"):
-        with refused("'spare' changed nothing"):
-            run(model, **{kind: {"spare": np.sin}})
-    for name in ATTN, "trunk.h.0.ln_1.layer_norm":
-        with refused("no gradient came to"), minifpt.trace(model, None, {name: np.sin}):
-            model.predict(batch()[0])                     # nothing ran backward
+    with refused("'spare' changed nothing"):
+        run(model, {"spare": np.sin})
 
 
 def test_a_star_does_not_stand_for_the_model_itself(model):
-    t, _, _ = run(model, {"*": lambda y: y + 1})
+    t, _ = run(model, {"*": lambda y: y + 1})
     close(t.outputs[""], t.outputs["output"])
-
-
-def test_every_swap_of_two_numbers_is_noticed():
-    y = np.random.default_rng(0).standard_normal((1, 24))
-    for a, b in itertools.combinations(range(24), 2):
-        order = np.arange(24)
-        order[[a, b]] = b, a
-        with pytest.raises(ValueError, match="mixes"):
-            derivative(lambda y, order=order: y[:, order], y, "name")
-
-
-def test_a_slope_that_is_not_finite_is_refused(model):
-    with refused("is not finite"):
-        run(model, {f"{ATTN}.softmax": lambda a: a ** 1.5})
 
 
 class Slots:
@@ -350,48 +245,29 @@ class Slots:
 
 def test_a_trunk_with_slots_is_traced_and_its_divergence_is_named():
     model = minifpt.FPT(Slots(), 3, 4, T)
-    t, _, grads = run(model, {"trunk": lambda y: 0 * y})
-    assert not t.outputs["trunk"].any() and not grads["input.weight"].any()
-    x = batch()[0]
+    t, _ = run(model, {"trunk": lambda y: 0 * y})
+    assert not t.outputs["trunk"].any()
+    x = batch()
     x[0, 0, 0] = np.inf
     assert minifpt.training.first_nonfinite(model, x) == "x, the task's input"
 
 
-def test_a_changed_cache_is_refused_outside_its_trace(model):
-    with minifpt.trace(model, DOUBLE_GELU):
-        logits, cache = model.forward(batch()[0])
-    for use in (lambda: model.backward(logits, cache), lambda: cache["trunk"], lambda: [*cache],
-                lambda: cache.probabilities, lambda: model.backward(logits, copy.deepcopy(cache))):
-        with refused("comes from a changed run"):
-            use()
-    with refused("comes from a changed run"), minifpt.trace(model, DOUBLE_GELU):
-        model.backward(logits, cache)
-
-
 def test_a_layer_with_an_operation_s_name_is_not_that_operation():
+    class Same(layers.Layer):
+        def forward(self, x):
+            return 1.0 * x, None
+
     class Named(layers.Layer):
         def __init__(self):
-            self.softmax = Bare()
+            self.softmax = Same()
 
         def forward(self, x):
             x, _ = F.softmax(x)
             return self.softmax.forward(x)
-    with minifpt.trace(Named(), {"softmax": lambda y: y + 1}) as t:
-        y, _ = Named.forward(t._layers and next(iter(t._layers.values()))[1], np.zeros((1, 4)))
+    model = Named()
+    with minifpt.trace(model, {"softmax": lambda y: y + 1}):
+        y, _ = model.forward(np.zeros((1, 4)))
     close(y, np.full((1, 4), 1.25))
-
-
-def test_a_changed_operation_that_does_not_run_back_is_refused(monkeypatch):
-    def swish(x):
-        s, _ = F.softmax(np.stack([x, 0 * x], -1))
-        return x * s[..., 0], (x, s[..., 0])
-    monkeypatch.setitem(layers.ACTIVATIONS, "swish", (
-        swish, lambda dy, cache: dy * (cache[1] + cache[0] * cache[1] * (1 - cache[1]))))
-    act = layers.Activation("swish")
-    with refused("does not run the changed 'softmax' backward"):
-        with minifpt.trace(act, {"softmax": np.square}):
-            y, cache = act.forward(np.ones(3))
-            act.backward(y, cache)
 
 
 # ------------------------------------------------------------------------- cut a line
@@ -426,20 +302,17 @@ def test_an_answer_of_bit_xor_falls_to_chance_without_the_line_that_carries_its_
     ({"trunk.h.0.attn.sofmax": np.sin}, "'trunk.h.0.attn.softmax'"),
     ({"trunk.h.2.attn": np.sin}, "the nearest are"), ({"x": np.sin}, "no layer or operation 'x'"),
     ({"trunk.*.attn": np.sin}, "no layer or operation"), ({1: np.sin}, "got the name 1"),
-    ({"trunk.h.0.residual": np.sin}, "'trunk.h.0'"), ({ATTN: 3}, "expected a function"),
-    ({ATTN: (np.sin, 3)}, "pair"), ({ATTN: (np.sin,) * 3}, "pair"), ([ATTN], "dictionary"),
+    ({ATTN: 3}, "expected a function"), ({ATTN: (np.sin, np.cos)}, "expected a function"),
+    ([ATTN], "dictionary"),
     ({ATTN: np.sin, "trunk.h.*.attn": np.sin}, "one change for each name"),
     ({ATTN: lambda y: y[0]}, "expected (2, 6, 8)"), ({ATTN: lambda y: None}, "returned shape"),
     ({ATTN: lambda y: "text"}, "returned shape"), ({ATTN: lambda y: y > 0}, "dtype bool"),
     ({"trunk.h.0.attn.gelu": np.sin}, "ran attention")])
 def test_what_is_refused_in_one_line(model, change, says):
-    loss = run(model)[1]
+    logits = run(model)[1]
     with refused() as error:
         run(model, change)
-    assert says in str(error.value) and run(model)[1] == loss
-    if isinstance(change, dict):                          # the same of gradients, but for pairs
-        with refused():
-            run(model, change_grads=change)
+    assert says in str(error.value) and np.array_equal(run(model)[1], logits)
 
 
 # ----------------------------------------------------------------------------- oracle
@@ -452,8 +325,7 @@ def test_what_is_refused_in_one_line(model, change, says):
     ("trunk.h.0.attn.c_attn", r"h\.0\.attn\.c_attn"), ("trunk.ln_f", "ln_f")])
 @pytest.mark.parametrize("kind", ["zero", "scaled", "curved"])
 def test_transformers_with_forward_hooks(ours, theirs, kind, tmp_path):
-    """Logits and every gradient equal those of Transformers whose modules have hooks."""
-    import re
+    """The logits equal those of Transformers whose modules have hooks."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     torch.manual_seed(0)
     reference = transformers.GPT2LMHeadModel(transformers.GPT2Config(
@@ -474,20 +346,8 @@ def test_transformers_with_forward_hooks(ours, theirs, kind, tmp_path):
     assert modules
     for module in modules:
         module.register_forward_hook(hook)
-    ids, targets = np.random.default_rng(1).integers(0, 13, (2, 2, 7))
+    ids = np.random.default_rng(1).integers(0, 13, (2, 7))
     expected = reference(torch.tensor(ids)).logits
-    torch.nn.functional.cross_entropy(expected.flatten(0, 1), torch.tensor(targets).flatten()
-                                      ).backward()
     with minifpt.trace(lm, {ours: change}):
-        logits, cache = lm.forward(ids)
-        _, loss_cache = F.cross_entropy(logits, targets)
-        lm.backward(F.cross_entropy_backward(1.0, loss_cache), cache)
+        logits = lm.logits(ids)
     np.testing.assert_allclose(logits, expected.detach().numpy(), atol=1e-9)
-    weights = dict(reference.transformer.named_parameters())
-    for name, p in lm.named_parameters():
-        want = weights.pop(name.removeprefix("trunk.")).grad
-        want = np.zeros(p.data.shape) if want is None else want.numpy()
-        got = np.zeros(p.data.shape) if p.grad is None else p.grad
-        np.testing.assert_allclose(got, want, atol=1e-8 * max(1.0, np.abs(want).max()),
-                                   err_msg=name)
-    assert not weights

@@ -453,6 +453,20 @@ def test_each_trunk_takes_the_rate_that_is_best_on_validation_draws(tiny, tmp_pa
                      options=options) == result
 
 
+def test_all_rates_are_run_with_all_seeds_and_masks(tiny, tmp_path, drawn, capsys):
+    argv = ["compare", "bit-xor", "--models", "random:1x1x4", "--freeze", "fpt", "full", "--rates",
+            1e-3, 1e-2, "--all-rates", "--steps", 2, "--seeds", 2, "--out", tmp_path / "out"]
+    assert cli.main(argv) == 0
+    text = capsys.readouterr().out
+    for arm in ("random (1x1x4), lr 0.001", "random (1x1x4), frozen: full, lr 0.01"):
+        assert f"\n{arm} " in text
+    assert not (tmp_path / "out" / "choice").exists() and "edge" not in text
+    configs = [json.loads(path.read_text()) for path in tmp_path.rglob("config.json")]
+    assert sorted((c["freeze"], c["lr"], c["seed"]) for c in configs) == [
+        (mask, rate, seed) for mask in ("attn,mlp", "full") for rate in (1e-3, 1e-2)
+        for seed in (0, 1)]
+
+
 @pytest.mark.parametrize("best, edge", [(1e-3, True), (1e-2, False), (1e-1, True)])
 def test_a_rate_at_the_edge_of_the_sweep_is_marked(best, edge, tmp_path):
     tried = {rate: [history(0.5, 0.9 if rate == best else 0.6)] for rate in (1e-3, 1e-2, 1e-1)}

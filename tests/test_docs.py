@@ -93,7 +93,9 @@ def test_the_commands_parse(path, tmp_path, monkeypatch):
             for model in getattr(args, "models", None) or [args.model]:
                 is_own = trunks.TrunkSpec.parse(model).kind == "own"
                 assert trunks.get(model) if is_own else trunks.config_for(model, 0.0)
-        FreezeMask.parse(getattr(args, "freeze", "fpt"))
+        masks = getattr(args, "freeze", "fpt")
+        for mask in masks if isinstance(masks, list) else [masks]:
+            FreezeMask.parse(mask)
 
 
 def test_there_are_commands_to_parse():

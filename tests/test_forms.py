@@ -11,7 +11,7 @@ import minifpt
 from minifpt import cli, trunks
 from minifpt.experiments import compare, runs
 from minifpt.trunks import forms
-from minifpt.trunks.bert import BERT
+from minifpt.trunks.encoder import Encoder, EncoderConfig
 
 SMALL = "random:2x2x16@1.41"
 
@@ -149,7 +149,7 @@ def test_mixtures_take_the_switch_of_each_trunk():
 
 
 def test_a_bert_has_forms_and_a_start():
-    rng, trunk = np.random.default_rng(0), BERT(minifpt.GPT2Config(2, 2, 8, 6, 7, causal=False))
+    rng, trunk = np.random.default_rng(0), Encoder(EncoderConfig("bert", 2, 2, 8, 6, 7))
     for p in trunk.parameters():
         p.data[...] = rng.standard_normal(p.data.shape)
     model, traces = minifpt.FPT(trunk, 3, 2), []

@@ -41,7 +41,8 @@ def test_gradients_over_many_tokens_equal_differences(causal, randomise):
     assert report, str(report)
 
 
-SIMPLE = {"gelu_new": F.gelu, "gelu_pytorch_tanh": F.gelu, "gelu": F.gelu_exact, "relu": F.relu}
+SIMPLE = {"gelu_new": F.gelu, "gelu_pytorch_tanh": F.gelu, "gelu": F.gelu_exact, "relu": F.relu,
+          "silu": F.silu}
 
 
 @pytest.mark.parametrize("causal", [True, False])

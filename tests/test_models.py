@@ -14,7 +14,7 @@ from minifpt import layers
 from minifpt.gradients import gradcheck
 from minifpt.layers import Parameter
 from minifpt.trunks import Llama, LlamaConfig, LlamaLM
-from minifpt.trunks.bert import BERT
+from minifpt.trunks.encoder import Encoder, EncoderConfig
 from minifpt.trunks.lstm import LSTM, LSTMConfig
 
 GPT2 = dict(n_layer=2, n_head=2, n_embd=6, n_positions=7, vocab_size=9, dropout=0.2)
@@ -35,7 +35,7 @@ def lstm(dtype, **changed):
 
 
 def bert(dtype):
-    return BERT(minifpt.GPT2Config(**GPT2, causal=False, activation_function="gelu"), dtype)
+    return Encoder(EncoderConfig("bert", **GPT2), 0, dtype)
 
 
 TRUNKS = {

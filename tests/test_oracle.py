@@ -62,7 +62,7 @@ OPS = {
     "rms_norm": (F.rms_norm, F.rms_norm_backward, lambda x, w: T.rms_norm(x, (C,), w, 1e-6),
                  (normal(3, 4, C), normal(C))),
     "silu": (F.silu, F.silu_backward, T.silu, (3 * normal(5, 6),)),
-    "swiglu": (F.swiglu, F.swiglu_backward, lambda gate, up: T.silu(gate) * up,
+    "multiply": (F.multiply, F.multiply_backward, lambda gate, up: gate * up,
                (3 * normal(5, 6), normal(5, 6, seed=1))),
     "rope": (lambda x: F.rope(x, 2, 10000.0), F.rope_backward, lambda x: torch_rope(x, 2),
              (normal(2, 5, C),)),

@@ -85,7 +85,7 @@ def contents():
     ("steps r0 --html mine.py", "mine.py"),
     (f"steps bit-xor {TINY.replace('--steps 4', '')}", "bit-xor-step.html"),
     ("steps r0 --still mine.png", "mine.png"),
-    ("steps r0 --still mine.svg --every 1", "mine-film.svg"),
+    ("steps r0 --still mine.svg", "mine.svg"),
     (f"compare bit-xor --models random:1x2x16 --out c {TINY[TINY.index('--steps'):]}",
      "c/table.md"),
     (f"compare bit-xor --models random:1x2x16 --rates 1e-3 --out c {TINY[TINY.index('--steps'):]}",

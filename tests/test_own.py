@@ -358,7 +358,7 @@ MODELS = {
 # Of the operations that a small GPT-2 with gelu_new and numbers as inputs does not run.
 MODEL_OF = {"embedding": "lm", "unembedding": "lm", "lstm": "lstm", "relu": "relu",
             "gelu_exact": "gelu"} | dict.fromkeys(
-                ("rms_norm", "silu", "swiglu", "rope", "grouped_heads"), "llama")
+                ("rms_norm", "silu", "multiply", "rope", "grouped_heads"), "llama")
 BEYOND = 66                                               # tokens; tiles begin at 64
 
 

@@ -11,7 +11,7 @@ import minifpt
 from minifpt import functional as F
 from minifpt.optim import Adam, clip_grad_norm
 from minifpt.trunks import forms
-from minifpt.viewer import playground
+from minifpt.viewer import checking, playground
 
 pytestmark = pytest.mark.slow
 HELPERS = """
@@ -408,27 +408,6 @@ def test_a_station_is_done_with_the_keys_alone(tour):
     wait(tour, "S.tour === 4 && document.activeElement.id === 'question'")
 
 
-def test_a_round_of_the_game_is_played_with_the_keys_alone(visit):
-    page = visit("#tour=11", 390)
-    page.get_by_role("button", name="Play").press("Enter")
-    wait(page, "document.activeElement.id === 'panel'")
-    page.evaluate("game.fault = 'keys'; restart()")
-    press(page, "[data-check=output]")                    # the lowest one
-    for part, left, up in ("output layer: right", 5, 1), ("block 2: feed-forward: right", 4, 2), (
-            "block 2: attention: wrong", 3, 0):
-        wait(page, f"by('judged').innerText === '{part}. {left} checks left.' &&"
-                   " document.activeElement.dataset.check === 'ln_f'")
-        for key in ["ArrowUp"] * up + ["Enter"] * 2 * (up > 0):           # twice costs one check
-            page.keyboard.press(key)
-    for fault, focus in ("transpose", "guess-it"), ("keys", "panel"):
-        page.focus("#suspect")
-        page.select_option("#suspect", fault)
-        press(page, "#guess-it")
-        assert page.evaluate("document.activeElement.id") == focus         # it is not lost
-    assert "Found, with 3 checks" in page.locator("#judged").inner_text()
-    wait(page, "document.querySelector('.back.game button:enabled') === null")
-
-
 @pytest.mark.parametrize("address, said", [
     ("#tour=99", "no station 99"), ("#constructor=1", "“constructor"), ("#speed=3", "“speed”"),
     ("#seed=1&rate=NaN&batch=-4", "“rate=NaN”"), ("#task=__proto__", "“task=__proto__”"),
@@ -499,7 +478,7 @@ def test_the_verdicts_follow_the_run(tour):
     assert "the page set a3 to" in act(tour, 2)           # it says so
 
 
-def test_the_check_waits_until_it_is_asked_for_and_the_game_has_its_own_words(tour):
+def test_the_check_waits_until_it_is_asked_for(tour):
     go_to(tour, 11)
     tour.get_by_role("button", name="It learns, but more slowly").click()
     said = act(tour)
@@ -507,13 +486,6 @@ def test_the_check_waits_until_it_is_asked_for_and_the_game_has_its_own_words(to
     assert "numbers are wrong" not in tour.locator("body").inner_text()
     tour.get_by_role("button", name="Check the gradients").click()
     wait(tour, "/\\d+ of \\d+ numbers are wrong/.test(by('judged').innerText)")
-    tour.get_by_role("button", name="Play").click()
-    wait(tour, "by('judged').innerText === 'Six checks left. Where do you look first?'")
-    assert tour.locator(".back.game button:visible").count() == 12           # also of block 2
-    wait(tour, "document.activeElement.id === 'panel'")
-    assert not tour.locator("#story").is_visible() and not tour.locator("#guess").is_visible()
-    act(tour)                                             # back to what the station asks
-    assert tour.locator("#story").is_visible()
 
 
 def test_a_station_that_is_left_stops_and_can_be_started_again(tour):
@@ -555,7 +527,7 @@ def test_the_beamer_has_large_type_and_a_pointer_that_meets_its_token(visit):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("address", [*(f"#tour={n}" for n in range(1, 13)), "#free", "#tab=race",
-                                     "#tab=break&fault=transpose", "#tab=game", "#task=bit-memory",
+                                     "#tab=break&fault=transpose", "#task=bit-memory",
                                      "#weights=turned&look=7&cut=7-2"])
 def test_axe_finds_nothing_serious(visit, axe, address, scheme):
     page = visit(address, color_scheme=scheme)
@@ -625,42 +597,53 @@ def test_finite_differences_agree_with_every_gradient(page):
     assert max(row["error"] for row in rows) < 1e-6
 
 
-def test_a_gradient_check_notices_each_fault_of_a_backward_pass(page):
-    faults = page.evaluate("FAULTS.map(({id, hides}) => [id, Boolean(hides)])")
-    assert len(faults) >= 8
-    for fault, hides in faults:
+def test_a_gradient_check_notices_each_fault(page):
+    faults = page.evaluate("FAULTS.map(f => f.id)")
+    assert faults == [it.id for it in checking.BREAKS]
+    for fault in faults:
         worst = page.evaluate("""fault => playground.set({faults: [fault]}).then(
           () => check_parts(1, PARTS)).then(rows => Math.max(...rows.map(r => r.error)))""", fault)
-        assert (worst < 1e-4) == hides, (fault, worst)
+        assert worst > 1e-4, fault
+
+
+ARGUMENTS = {"layer_norm": [(2, 3, 8), (8,), (8,)], "linear": [(2, 3, 8), (8, 8), (8,)],
+             "positions": [(2, 3, 8), (3, 8)], "residual": [(2, 3, 8), (2, 3, 8)],
+             "attention": [(2, 3, 24)]}
+
+
+@pytest.mark.parametrize("it", checking.BREAKS, ids=lambda it: it.id)
+def test_a_fault_gives_the_wrong_gradients_of_the_mistake_in_python(page, it):
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape) for shape in ARGUMENTS[it.op]]
+    options = [2] * (it.op == "attention")
+    y, cache = vars(F)[it.op](*arrays, *options)
+    dy = rng.standard_normal(y.shape)
+    wrong = checking.broken(it).function(dy, dy if it.op == "residual" else cache)
+    wrong = wrong if isinstance(wrong, tuple) else (wrong,)
+    ours = page.evaluate("""([fault, op, arrays, options, dy]) => {
+        const E = engine(fault), put = ([values, shape]) => Object.assign(
+          Float64Array.from(values), {shape}), d = put(dy);
+        const [, cache] = E[op](...arrays.map(put), ...options);
+        return E[`${op}_backward`](d, op === "residual" ? d : cache).map(g => Array.from(g));
+    }""", [it.id, it.op, *[[[a.ravel().tolist(), a.shape] for a in arrays], options,
+                           [dy.ravel().tolist(), dy.shape]]])
+    for mine, theirs in zip(ours, wrong, strict=True):
+        np.testing.assert_allclose(mine, np.ravel(theirs), rtol=1e-6, atol=1e-9)
 
 
 def test_a_model_with_a_fault_trains_beside_the_right_one(page):
     right = page.evaluate("playground.train(60)")
     page.get_by_role("button", name="Break it").click()
-    page.get_by_role("button", name="softmax without its sum").click()
-    assert state(page)["faults"] == ["softmax"]
+    page.get_by_role("button", name="A lost 1/√D").click()
+    assert state(page)["faults"] == ["scale"]
     beside = page.evaluate("playground.train(60)")
     assert (beside["loss"], beside["accuracy"]) == (right["loss"], right["accuracy"])
     assert page.evaluate("latest.lanes[1].loss") != right["loss"]
     angles = page.evaluate("latest.lanes[1].angles")
     assert angles["output"] == pytest.approx(0, abs=0.1) and angles["h.0.ln_1"] > 1
     wait(page, "document.getElementById('verdict').innerText.includes('notices:')")
-    assert "y[i] * (dy[i] - sum)" in page.locator(".cut").inner_text()
-
-
-def test_without_attention_bit_xor_stays_at_chance(page):
-    page.evaluate("playground.set({faults: ['alone']})")
-    assert page.evaluate("playground.train(500)")["accuracy"] > 0.95
-    assert 0.4 < page.evaluate("latest.lanes[1].accuracy") < 0.6
-
-
-def test_without_a_causal_mask_tokens_see_what_comes_after_them(page):
-    page.evaluate("playground.set({faults: ['mask']})")
-    page.locator("#lanes button").nth(1).click()
-    wrong, right = page.evaluate("""["mask", null].map(f => engine(f).forward(models[1].model,
-        E.batch_of(TASKS["bit-xor"], [example]).x)[1]["trunk.h.0.attn"].probabilities[9])""")
-    assert wrong > 0 and right == 0
-    wait(page, "by('verdict').innerText.includes('notices nothing')")
+    assert page.locator(".cut").inner_text() == "dq[...] = ds @ k / math.sqrt(D)"
+    assert page.locator(".put").inner_text() == "dq[...] = ds @ k"
 
 
 # ------------------------------------------------------------------------ the address, the keys
@@ -668,13 +651,12 @@ def test_without_a_causal_mask_tokens_see_what_comes_after_them(page):
 def test_the_address_holds_the_state_and_back_undoes_a_step(page, visit):
     page.get_by_role("button", name=re.compile("^block 2: feed-forward")).click()
     page.get_by_role("button", name="Break it").click()
-    page.get_by_role("button", name="dropped bias gradient").click()
+    page.get_by_role("button", name="A missing transpose").click()
     page.evaluate("playground.set({learning_rate: 0.02, seed: 3})")
     s = state(page)
     other = visit(page.url.partition("#")[1] + page.url.partition("#")[2])
     assert state(other) == s and other.evaluate("S.seed") == 3
     page.evaluate("history.back()")
-    wait(page, "S.open === null && !stepper.open")        # Back closes the step at once
     wait(page, "playground.state().learning_rate === 0.003")
     page.go_back()
     wait(page, "playground.state().faults.length === 0")
@@ -702,7 +684,7 @@ def test_everything_can_be_done_with_the_keys(page):
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1280, 1920])
-@pytest.mark.parametrize("tab", ["settings", "race", "break", "game"])
+@pytest.mark.parametrize("tab", ["settings", "race", "break"])
 def test_nothing_is_wider_than_the_screen(visit, width, tab):
     page = visit(f"#tab={tab}&fault=transpose&weights=random", width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -728,90 +710,15 @@ def test_a_token_that_is_clicked_keeps_its_lines(page):
         wait(page, f"location.hash.includes('look=7') === {str(needed > 0).lower()}")
 
 
-def test_another_seed_hides_another_fault(page):
-    page.get_by_role("button", name="Find the fault").click()
-    page.get_by_role("button", name="check the gradient of output layer").click()
-    wait(page, "document.getElementById('left').innerText.includes('5 checks left')")
-    page.click("#seed")
-    wait(page, "document.getElementById('left').innerText.includes('Six checks left')")
-    wait(page, "document.querySelectorAll('.back.game button:enabled').length === 12")
-
-
-# ---------------------------------------------------------------------- the open operation
-
-
-@pytest.fixture
-def opened(page):
-    """(page, the frame of the step page inside) after 40 steps, open at block 1's layer norm."""
-    page.evaluate("playground.train(40)")
-    wait(page, "latest.step === 40 && !running")
-    page.get_by_role("button", name="open block 1: norm before attention").first.click()
-    page.frame_locator("#frame").locator("#frame h2").wait_for()
-    return page, next(f for f in page.frames if f != page.main_frame)
-
-
-def test_a_part_opens_its_operation_with_the_numbers_of_this_step(opened):
-    page, inside = opened
-    assert inside.locator("#frame h2").inner_text() == "norm before attention of block 1"
-    assert "step 41" in inside.locator("#facts").inner_text()
-    assert "def layer_norm(" in inside.locator(".source").inner_text()
-    ours = page.evaluate("""() => plain(E.forward(models[0].model,
-        E.batch_of(TASKS[S.task], [example]).x)[1].outputs["trunk.h.0.ln_1"])""")
-    theirs = inside.evaluate("""() => { const a = array(S[frames[state.at].i].out[0].array);
-        return {values: Array.from(a.values), shape: a.shape}; }""")
-    ours, theirs = (np.reshape(a["values"], a["shape"]) for a in (ours, theirs))
-    assert np.allclose(theirs[:1], ours, rtol=1e-5, atol=1e-6)
-
-
-def test_every_gradient_agrees_with_its_finite_difference_on_demand(opened):
-    _, inside = opened
-    rows = inside.evaluate("""() => S.flatMap((s, i) => s.back ? s.out.map(p => {
-        const a = array(p.array), at = a.shape.map(n => Math.floor(n / 2));
-        const d = D.difference(i, p.name, at);
-        return [d.error, Math.abs(d.value - valueAt(a, at)) / d.scale]; }) : [])""")
-    assert len(rows) == 44
-    assert max(error for error, _ in rows) < 1e-5 and max(off for _, off in rows) < 1e-3
-
-
-def test_every_live_sum_adds_up(opened):
-    _, inside = opened
-    rows = inside.evaluate("""() => S.flatMap(s => s.out.flatMap(p => {
-        if (!p.formula || !p.formula.over) return [];
-        const a = array(p.array), at = a.shape.map(n => Math.floor(n / 2));
-        const {all, plus} = products(p.formula, at);
-        return [[all.reduce((t, x) => t + x.product, 0) + (plus ? plus.product : 0),
-                 valueAt(a, at), Math.max(...all.map(x => Math.abs(x.product)))]]; }))""")
-    assert len(rows) == 42
-    assert all(abs(total - value) <= 1e-5 * largest for total, value, largest in rows)
-
-
-def test_the_path_from_a_weight_to_the_loss(opened):
-    page, inside = opened
-    inside.evaluate("""() => { const i = S.findIndex(s => s.back &&
-        s.name === "trunk.h.0.ln_1.layer_norm"); go(frameOf[i]);
-        state.asked = {step: i, name: "dw", at: [7]}; answer(); }""")
-    assert "they agree" in inside.locator("#asked").inner_text()
-    inside.locator("[data-key=toLoss]").click()
-    assert inside.locator("#frame h2").inner_text() == "loss, backward"
-    path = inside.locator("#asked h3").inner_text()
-    assert path.startswith("dw[7] ← dx[") and "← dlogits[" in path
-    page.keyboard.press("Escape")                         # the answer, then the step
-    page.keyboard.press("Escape")
-    wait(page, "!stepper.open && S.open === null")
-
-
-def test_the_bits_and_the_open_operation_are_in_the_address(opened, file, visit):
-    page, _ = opened
+def test_the_bits_are_in_the_address(page, file, visit):
     page.evaluate("playground.set({bits: [1, 1, 0, 0, 1, 0, 1, 0, 1, 1]})")
     wait(page, "location.hash.includes('bits=1100101011')")
-    assert "open=h.0.ln_1" in page.evaluate("location.hash")
     other = visit(page.evaluate("location.hash"))
-    other.frame_locator("#frame").locator("#frame h2").wait_for()
+    wait(other, "latest !== null")
     assert other.evaluate("example.bits.join('')") == "1100101011"
     other.goto(file.as_uri() + f"#task=bit-memory&bits={'110' * 12}.2.{'10' * 6}")
     wait(other, "latest !== null && S.task === 'bit-memory'")
     assert other.evaluate("[example.which, example.visible.join('')]") == [2, "10" * 6]
-    assert not other.evaluate("stepper.open")
     other.evaluate("playground.set({task: 'bit-xor'})")   # its bits are of another length
     wait(other, "latest !== null && S.task === 'bit-xor'")
     other.evaluate("playground.set({seed: 5, look: 3})")
@@ -821,5 +728,3 @@ def test_the_bits_and_the_open_operation_are_in_the_address(opened, file, visit)
     other.goto(file.as_uri() + "#seed=5&look=1.5")
     wait(other, "latest !== null")
     assert other.evaluate("[example.bits.join(''), S.look]") == [bits, 1]
-    page.evaluate("history.back()")
-    wait(page, "S.open === null && !stepper.open")        # Back closes the step at once

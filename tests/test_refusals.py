@@ -81,7 +81,6 @@ COMPARE = "compare bit-xor --models random --steps 1 "
     (COMPARE + "--jobs 0", "jobs must be"),
     (COMPARE + "--rates 1 2 --choices 1001", "validation seeds must be"),
     (COMPARE + "--choices 3", "--choices is for --rates"),
-    ("steps bit-xor --frames 3", "--frames is for --every"),
     ("train typos --data books", "typos has no option 'data'"),
     ("train typos --files ''", "text: no file or folder ''"),
     (COMPARE + "--rates 1 2 --lr 3", "expected --lr or --rates, not both"),

@@ -25,11 +25,11 @@ from minifpt.functional import (
     LinearCache,
     LogSumExpCache,
     LSTMCache,
+    MultiplyCache,
     PositionsCache,
     RMSNormCache,
     RopeCache,
     SoftmaxCache,
-    SwiGLUCache,
     UnembeddingCache,
     causal_mask,
     in_four,
@@ -308,14 +308,12 @@ def silu_backward(dy, cache):
     return dy * (s + cache.x * s * (1.0 - s))
 
 
-def swiglu(gate, up):
-    activated, cache = silu(gate)
-    return activated * up, SwiGLUCache(cache, activated, up)
+def multiply(gate, up):
+    return gate * up, MultiplyCache(gate, up)
 
 
-def swiglu_backward(dy, cache):
-    silu_cache, activated, up = cache
-    return silu_backward(dy * up, silu_cache), dy * activated
+def multiply_backward(dy, cache):
+    return dy * cache.up, dy * cache.gate
 
 
 def rope(x, n_head, base=10000.0, start=0):

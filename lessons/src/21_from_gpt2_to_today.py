@@ -185,22 +185,22 @@ for name, tokens in (("five tokens", x), ("one token", x[:, :1])):
 # each line at right angles to $a$: stripes. A gated unit with an open gate is nearly $(x \cdot a)(x
 # \cdot b)$, a product, which a sum of stripes can only come near to.
 #
-# The backward pass is the product rule: each factor gets $dh$ times the other one. Broken on
-# purpose, the gate is taken for a constant.
+# The backward pass is the product rule: each factor gets $dh$ times the other one, and what the
+# first one gets goes on through silu. Broken on purpose, the gate is taken for a constant.
 
 # %%
-show(F.swiglu, F.swiglu_backward, F.silu_backward)
+show(F.silu_backward, F.multiply, F.multiply_backward)
 
 
 # %%
 def one_factor(dy, cache):
-    _, dup = F.swiglu_backward(dy, cache)
+    _, dup = F.multiply_backward(dy, cache)
     return np.zeros_like(dup), dup
 
 
 gate, up = rng.standard_normal((2, 4, 6))
-for name, backward in (("F.swiglu_backward", F.swiglu_backward), ("one factor", one_factor)):
-    print(f"{name:18}", verdict(minifpt.gradcheck(F.swiglu, backward, (gate, up))))
+for name, backward in (("F.multiply_backward", F.multiply_backward), ("one factor", one_factor)):
+    print(f"{name:20}", verdict(minifpt.gradcheck(F.multiply, backward, (gate, up))))
 
 # %% [markdown]
 # ## Fewer keys and values
@@ -299,7 +299,7 @@ def rms(x, w, eps, mistake):
 def gated(gate, up, mistake):
     if mistake == "gate and up exchanged":
         gate, up = up, gate
-    return gate * up if mistake == "gate without silu" else F.swiglu(gate, up)[0]
+    return gate * up if mistake == "gate without silu" else F.silu(gate)[0] * up
 
 
 def by_hand(ids, mistake=None, base=config["rope_theta"]):

@@ -33,7 +33,8 @@ def executor_of(address):
     option("--models", nargs="+", type=shared.model, default=[shared.MODEL_NAME, "random"],
            metavar="MODEL",
            help=f"trunks to compare, see below (default: {shared.MODEL_NAME} random)"),
-    shared.FREEZE,
+    option("--freeze", nargs="+", default=["fpt"], metavar="MASK", help=(
+        "masks of frozen parts, each with every trunk, as 'train' takes them (default: fpt)")),
     option("--adapt", nargs="+", default=["none"], metavar="ADAPTER", help=(
         "adapters, each with every trunk: lora:rank=4, bottleneck:size=8, bitfit "
         "or none (default: none)")),
@@ -45,6 +46,8 @@ def executor_of(address):
            help="lowest seed (default: 0)"),
     option("--rates", type=float, nargs="+", default=(), metavar="LR", help=(
         "learning rates of a sweep for each trunk (default: none)")),
+    option("--all-rates", action="store_true",
+           help="run each of --rates with each seed (default: each trunk chooses one)"),
     option("--choices", type=whole, default=experiments.CHOICES, metavar="SEEDS", help=(
         f"validation seeds used to choose the learning rate (default: {experiments.CHOICES})")),
     shared.WHERE,
@@ -55,21 +58,25 @@ def executor_of(address):
 def compare(args):
     if args.rates and args.lr is not None:
         raise ValueError("compare: expected --lr or --rates, not both")
-    if args.choices != experiments.CHOICES and not args.rates:
+    if args.choices != experiments.CHOICES and (args.all_rates or not args.rates):
         raise ValueError("compare: --choices is for --rates, among which it chooses")
-    for name in task_names(args) if args.rates else ():
+    if args.all_rates and not args.rates:
+        raise ValueError("compare: --all-rates needs --rates")
+    for name in task_names(args) if args.rates and not args.all_rates else ():
         kind = experiments.task_class(name)
         if isinstance(kind, type) and "validation" not in getattr(kind, "splits", ()):
             say(f"{name} has no split 'validation': its learning rates are chosen on training "
                 "examples")
-    arms = [Arm(model, args.freeze, adapt=None if adapter == "none" else adapter,
+    arms = [Arm(model, mask, adapt=None if adapter == "none" else adapter,
                 start=None if start == "drawn" else start)
-            for model in args.models for adapter in args.adapt for start in args.start]
+            for model in args.models for mask in args.freeze for adapter in args.adapt
+            for start in args.start]
     text = experiments.compare(
         args.out, task_names(args), arms,
         range(args.first_seed, args.first_seed + args.seeds),
-        rates=args.rates, choices=args.choices, jobs=args.jobs, executor=executor_of(args.dask),
-        task_options=shared.task_options_of(args), options=given_options(args, *SETTINGS))
+        rates=args.rates, all_rates=args.all_rates, choices=args.choices, jobs=args.jobs,
+        executor=executor_of(args.dask), task_options=shared.task_options_of(args),
+        options=given_options(args, *SETTINGS))
     say(text)
     if args.seeds > 1:
         say("In brackets after an accuracy: the lowest and the highest of its seeds.")
@@ -79,7 +86,8 @@ def compare(args):
         say("A difference is the mean over pairs of runs with the same seed, in points"
             + ", with a 95 % interval" * (args.seeds > 1)
             + ". Area: the same for the mean accuracy over the curve.")
-    print(f"{args.out}: table.md runs.csv curves.png{' sweep.png' if args.rates else ''}")
+    print(f"{args.out}: table.md runs.csv curves.png"
+          f"{' sweep.png' if args.rates and not args.all_rates else ''}")
 
 
 @takes(

@@ -65,26 +65,18 @@ def summary(args):
     option("--html", type=path, metavar="FILE", help="page to write (default: TASK-step.html)"),
     option("--still", type=path, metavar="FILE",
            help="draw a picture, .png or .svg, instead of the page (default: none)"),
-    option("--every", type=int, default=0, metavar="N",
-           help="continue training, with a picture every N steps (default: 0, none)"),
-    option("--frames", type=int, metavar="N",
-           help="number of such pictures (default: until the task is solved)"),
-    option("--differences", type=int, default=150, metavar="N",
-           help="finite differences to compute (default: 150)"),
+    option("--differences", type=int, default=60, metavar="N",
+           help="finite differences to compute (default: 60)"),
     shared.OPEN,
     epilog=shared.TRUNKS)
 def steps(args):
-    if args.frames is not None and not args.every:
-        raise ValueError("steps: --frames is for --every, the steps between two frames")
     if args.open and args.still and not args.html:
         raise ValueError("steps: --open is for a page, and --still alone writes none; add --html")
     if args.still:
-        stills = still.paths(args.still, has_film=args.every > 0)
-        if args.html in stills:
+        if args.html == still.checked(args.still):
             raise ValueError(f"--html {args.html}: --still draws a picture there")
     if args.tasks[1:]:
         raise ValueError(f"steps: expected one TASK or RUN, got {' '.join(args.tasks)}")
-    options = {"every": args.every, "frames": args.frames, "differences": args.differences}
     folder = next((Path(name) for name in args.tasks if run_folders.names_folder(name)), None)
     if folder is not None:
         others = given_options(args, "batch_size", "lr", "dropout") | shared.task_options_of(args)
@@ -92,11 +84,12 @@ def steps(args):
                 shared.MODEL_NAME, "fpt", None, 0):
             raise ValueError(f"{folder} is a run: it has its own task, model and settings")
         task, run = run_folders.read_run(folder)
-        make = partial(stepping.of_run, run, task, trunk=run.settings["model"], **options)
+        make = partial(stepping.of_run, run, task, trunk=run.settings["model"],
+                       differences=args.differences)
     else:
         task = make_task(args)
         make = partial(stepping.of_task, task, args.model, freeze=args.freeze, adapt=args.adapt,
-                       seed=args.seed, **options,
+                       seed=args.seed, differences=args.differences,
                        **given_options(args, "batch_size", "lr", "dropout"))
     name = re.sub(r"[^\w.,-]", "-", task.name).lstrip(".")    # as a file's name
     out = args.html or (None if args.still else Path(f"{name}-step.html"))
@@ -104,8 +97,8 @@ def steps(args):
         outputs.check(out, stepping.KIND)
     page = make()
     if args.still:
-        for path in page.still(args.still):
-            print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
+        page.still(args.still)
+        print(f"{args.still}: {args.still.stat().st_size / 1e3:.0f} kB")
     if out:
         size = page.save(out)
         before, after = page.data["losses"]

@@ -61,7 +61,7 @@ def slow_kernels(kernels, extensions):
     option("--data", metavar="FOLDER",
            help="for images, vision: folder of MNIST's files (default: MINIFPT_DATA)"),
     option("--shape", metavar="BxHxC",
-           help="blocks x heads x channels, or llama:6x4x128 (default: 6x4x128)"),
+           help="blocks x heads x channels, or with bert: and the like (default: 6x4x128)"),
     option("--tokens", type=whole, help="tokens in a passage, at most 256 (default: 256)"),
     option("--out", type=path, help=(
         "weight file to write, beside a folder with its run (default: minigpt-SOURCE.npz)")),

@@ -2,7 +2,7 @@
 
 An exercise is its solution, how its arguments are drawn, and its mistakes, each with a hint.  They
 stand in the lesson's file in ``lessons/solutions``.  A mistake is a change of the solution's source
-(see ``viewer.rewriting``): what it would answer is computed when it is needed.  Numbers are drawn
+(see ``rewriting``): what it would answer is computed when it is needed.  Numbers are drawn
 anew at every call, so an answer can be computed but not copied::
 
     def bias_gradient(dy):
@@ -29,8 +29,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..examples import fresh
-from ..viewer.rewriting import rewrite
 from .lesson import lessons_folder
+from .rewriting import rewrite
 
 EXERCISES = {}                                            # name -> Exercise
 PASSED, WRONG, NOT_WRITTEN = "passed", "not right yet", "not answered yet"

@@ -4,8 +4,6 @@ Each is a change of the library's function: the mathematics stands in one place,
 variables may be renamed.
 """
 
-from ..viewer.faults import FAULTS
-
 SUM_FOR_MEAN = "a mean for a sum: each row adds its whole share"
 START = "the argument start is not heeded: the first token is at position start"
 # function -> {hint: change of its source}
@@ -16,7 +14,11 @@ MISTAKES = {
     "linear_backward": {
         SUM_FOR_MEAN: "db = rows.sum(axis=0) -> db = rows.mean(axis=0)",
         "a mean for a sum: x.T @ dy adds up over the rows": "_.T @ rows -> _.T @ rows / len(rows)",
-        "only one row: b is added to every row": "rows.sum(axis=0) -> rows[-1]"},
+        "only one row: b is added to every row": "rows.sum(axis=0) -> rows[-1]",
+        "dx leads back through the transpose of w, also where w is square":
+            "dx = dy @ w.T -> dx = dy @ (w if len(w) == w.shape[1] else w.T)",
+        "the gradient of the bias is 0: b is added to every row":
+            "db = rows.sum(axis=0) -> db = np.zeros_like(rows[0])"},
     "embedding_backward": {
         "an id that stands there more than once gets the gradients of all its places; dw[ids] += "
         "dy keeps one of them, np.add.at(dw, ids, dy) adds them up":
@@ -29,7 +31,8 @@ MISTAKES = {
         START: "x + w[tokens] -> x + w[:x.shape[1]]"},
     "positions_backward": {
         "a mean for a sum: each sequence of the batch adds its whole share": "_.sum -> _.mean",
-        START: "dw[tokens] -> dw[:dy.shape[1]]"},
+        START: "dw[tokens] -> dw[:dy.shape[1]]",
+        "only one sequence: w serves all sequences of the batch": "dy.sum(axis=0) -> dy[0]"},
     "layer_norm": {
         "eps is missing": "_ + eps -> _",
         "the eps belongs under the root": "np.sqrt(_ + eps) -> (np.sqrt(_) + eps)",
@@ -48,7 +51,11 @@ MISTAKES = {
         "rstd is missing": "_ * rstd -> _",
         "the scale is missing: g is dy * w": "g = dy * w -> g = dy",
         "the factor xhat is missing: y is xhat * w + b": "dy * xhat -> dy",
-        SUM_FOR_MEAN: "dy.reshape(-1, len(w)).sum(axis=0) -> dy.reshape(-1, len(w)).mean(axis=0)"},
+        SUM_FOR_MEAN: "dy.reshape(-1, len(w)).sum(axis=0) -> dy.reshape(-1, len(w)).mean(axis=0)",
+        "a mean for a sum in dw: each token adds its whole share":
+            "(dy * xhat).reshape(-1, len(w)).sum(axis=0) -> "
+            "(dy * xhat).reshape(-1, len(w)).mean(axis=0)",
+        "the mean and the variance depend on x, too": "(g - _ - _1) * rstd -> g * rstd"},
     "gelu": {
         "the factor 1/2 is missing": "0.5 * x * (1.0 + t) -> x * (1.0 + t)",
         "that is the exact form; GPT-2 has the one with tanh": "0.5 * x * _ -> gelu_exact(x)[0]",
@@ -60,7 +67,8 @@ MISTAKES = {
         "the derivative of tanh(u) is 1 - t^2": [
             "1.0 - t * t -> 1.0 - t", "1.0 - t * t -> 1.0 + t * t"],
         "the second term has x/2, as y is x/2 (1 + t)": "0.5 * x * _ -> x * _",
-        "the factor dy is missing": "dy * _ -> np.ones_like(dy) * _"},
+        "the factor dy is missing": "dy * _ -> np.ones_like(dy) * _",
+        "a product has two terms: t depends on x, too": "_ + 0.5 * x * (1.0 - t * t) * du -> _"},
     "gelu_exact": {
         "that is GPT-2's form with tanh; this one has the error function": "x * _ -> gelu(x)[0]",
         "the error function takes x / sqrt(2)": "x * ndtr(x) -> x * ndtr(x * math.sqrt(2.0))"},
@@ -91,7 +99,9 @@ MISTAKES = {
         "the factor y is missing": "y * (dy - _) -> dy - _",
         "that is the diagonal of the Jacobian alone: each x moves all outputs of its row":
             "(dy * y).sum(axis=-1, keepdims=True) -> dy * y",
-        "the sum runs over one row": "_.sum(axis=-1, keepdims=True) -> _.sum()"},
+        "the sum runs over one row": "_.sum(axis=-1, keepdims=True) -> _.sum()",
+        "the outputs of a row share one sum: each x moves all of them":
+            "_ - (dy * y).sum(axis=-1, keepdims=True) -> _"},
     "dropout_backward": {
         "the scale 1/(1-p) is missing": "dy * cache.mask -> dy * (cache.mask > 0)",
         "a dropped entry gets no gradient": "dy * cache.mask -> dy"},
@@ -128,7 +138,13 @@ MISTAKES = {
         "the heads of dq, dk and dv are not moved back: their axes were exchanged": "return _ -> "
             "return np.concatenate([g.reshape(B, T, H * D) for g in (dq, dk, dv)], axis=-1)",
         "the incoming dy is split into heads as y was merged: its axes are moved":
-            "dy.reshape(B, T, H, D).transpose(0, 2, 1, 3) -> dy.reshape(B, H, T, D)"},
+            "dy.reshape(B, T, H, D).transpose(0, 2, 1, 3) -> dy.reshape(B, H, T, D)",
+        "in dQ and dK the factor 1/sqrt(D) is missing": "_ / math.sqrt(D) -> _",
+        "in dK, dS is transposed: a key collects from the queries that looked at it":
+            "ds.swapaxes(-1, -2) @ q -> ds @ q",
+        "probabilities that are computed anew need the causal mask":
+            "q, k, v, probabilities, mask = cache -> q, k, v, _, mask = cache\n"
+            "probabilities, _ = softmax(q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1]))"},
     "lstm": {
         "the cell goes through tanh on its way to h": "np.tanh(c[:, t + 1]) -> c[:, t + 1]",
         "the cell keeps f times what it was": "f[:, t] * c[:, t] + _ -> c[:, t] + _",
@@ -142,7 +158,9 @@ MISTAKES = {
             "_ * (1.0 - g[:, t] * g[:, t]) -> _ * (g[:, t] * (1.0 - g[:, t]))"},
     "residual": {"the input x is missing: it goes past the branch": "x + branch -> branch"},
     "residual_backward": {
-        "what came back through the branch is missing: both gradients add up": "dy + _ -> dy"},
+        "what came back through the branch is missing: both gradients add up": "dy + _ -> dy",
+        "what came back past the branch is missing: both gradients add up":
+            "return dy + dbranch -> return dbranch"},
     "last_tokens": {"those are the first n tokens": "x[:, -n:] -> x[:, :n]"},
     "last_tokens_backward": {
         "the gradient belongs to the last tokens": "dx[:, -n:] = dy -> dx[:, :n] = dy"},
@@ -164,9 +182,6 @@ MISTAKES = {
         "the mean is over the targets, not over the scores": "dy / _ -> dy / dlogits.size",
         "the mean is over all targets, not over one sequence": "dy / _ -> dy / len(cache.targets)",
         "softmax minus one-hot, not the other way round": "dy / _ -> -dy / _",
-        "the factor dy is missing": "dlogits *= dy / _ -> dlogits /= _"},
+        "the factor dy is missing": "dlogits *= dy / _ -> dlogits /= _",
+        "softmax minus one-hot: the one-hot is missing": "_ - 1.0 -> _"},
 }
-for fault in FAULTS:                                      # those of the pages
-    if fault.change:
-        hint = f"{fault.title}. {fault.why or fault.text}"
-        MISTAKES.setdefault(f"{fault.op}_backward", {})[hint] = fault.change

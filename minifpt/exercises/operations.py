@@ -28,7 +28,7 @@ BATCHES = "x", "qkv", "q", "k", "v", "ids", "logits", "targets", "gate", "up", "
 FAR = {"layer_norm": "Here the mean is large beside the spread, and E[x^2] - E[x]^2 loses its "
                      "digits: subtract the mean first, then take the mean of the squares.",
        "relu": "Here some x are 0, or nearly 0.",
-       **dict.fromkeys(("gelu", "silu", "swiglu", "lstm"),
+       **dict.fromkeys(("gelu", "silu", "lstm"),
                        "Here x is large, and an exponential of it is infinite: use np.tanh, or "
                        "1 / (1 + exp(-x)).")}
 
@@ -58,7 +58,6 @@ def far(op, rng):
             "relu": [((0.01 * grid,), {})], "gelu_exact": [((grid,), {})],
             "gelu": [((x,), {}) for x in (grid, huge, -huge)],
             "silu": [((x,), {}) for x in (grid, huge, -huge)],
-            "swiglu": [((huge, n((3, 4))), {}), ((-huge, n((3, 4))), {})],
             "lstm": [((x.reshape(1, 4, 3), n((3, 8)), n((2, 8)), n(8)), {}) for x in (huge, -huge)],
             "softmax": [((large,), {})], "log_sum_exp": [((large,), {})],
             "cross_entropy": [((large, large.argmin(axis=-1)), {})],

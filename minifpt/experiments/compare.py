@@ -203,8 +203,9 @@ def cells_of(columns, arms, seeds):
     return cells
 
 
-def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_options=None,
-         options=None, jobs=1, executor=None, progress=True, ready=None, share=None):
+def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=CHOICES,
+         task_options=None, options=None, jobs=1, executor=None, progress=True, ready=None,
+         share=None):
     """Run every task with every model and seed and return a ``tables.Grid``.
 
     task_names    names of tasks, or :class:`Column` objects.
@@ -212,6 +213,7 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
     rates         learning rates to try: each trunk takes the one with the highest final accuracy
                   on validation draws, in the mean over ``choices`` validation seeds.  Between
                   equal ones the mean accuracy over the whole run decides.
+    all_rates     run each rate with each seed instead of choosing one.
     task_options  each goes to the named tasks that have it.
     options       steps, batch_size, lr and so on, for all tasks instead of their own defaults.
     jobs          number of processes.
@@ -237,11 +239,15 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
     columns = columns_of(task_names, task_options or {}, options or {})
     seeds = list(dict.fromkeys(seeds))
     cells = cells_of(columns, arms, seeds)
+    tries = [(cell, rate) for cell in cells for rate in cell.arm.sweep(rates)]
+    if all_rates:
+        cells = [replace(cell, rate=rate, label=f"{cell.label}, lr {rate:g}")
+                 for cell, rate in tries]
+        tries = []
     if ready is not None:
         ready()
     if executor is not None:                              # its processes may work elsewhere
         out = out.absolute()
-    tries = [(cell, rate) for cell in cells for rate in cell.arm.sweep(rates)]
     total = len(tries) * len(validation_seeds) + sum(len(cell.seeds) for cell in cells)
     pool = ProcessPool(jobs) if executor is None and jobs > 1 else nullcontext(executor)
     with pool as executor, progress_bar(total=total, unit="run", progress=progress) as bar:
@@ -258,12 +264,12 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
             tries = [(cell, rate) for cell in cells if share and (rate := cell.next_rate())]
             bar.total += len(tries) * len(validation_seeds)
         for cell in cells:
-            cell.rate = cell.best_rate() if cell.sweep else None
+            cell.rate = cell.best_rate() if cell.sweep else cell.rate
         queues = [cell.jobs(out, cell.seeds, cell.rate) for cell in cells]
         for cell, histories in zip(cells, histories_of(queues), strict=True):
             cell.runs = histories
     return tables.Grid(by_task(cells, lambda cell: cell.runs),
-                       by_task(cells, lambda cell: cell.sweep) if rates else {},
+                       by_task(cells, lambda cell: cell.sweep) if rates and not all_rates else {},
                        by_task(cells, lambda cell: cell.rate or cell.settings["lr"]), seeds,
                        {cell.title: cell.chance for cell in cells})
 
@@ -294,8 +300,8 @@ def compare(out, task_names, models, seeds, **options):
     It writes ``OUT/table.md``, ``runs.csv``, ``curves.png`` and, with learning rates to try,
     ``sweep.png``, and refuses to replace files that minifpt did not write."""
     out = Path(out)
-    names = ["table.md", "runs.csv", "curves.png"]
-    check_outputs(out, *names, *(["sweep.png"] if options.get("rates") else []))
+    has_sweep = options.get("rates") and not options.get("all_rates")
+    check_outputs(out, "table.md", "runs.csv", "curves.png", *(["sweep.png"] if has_sweep else []))
     results = grid(out, task_names, models, seeds, **options)
     text = "\n\n".join(filter(None, [tables.table(results), tables.differences(results),
                                     tables.still_rising(results)]))

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from .. import adapters, trunks
+from .. import adapters
 from ..files import export as folders
 from ..files import huggingface, weights
+from ..trunks import kinds
 from .runs import read_run
 
 
@@ -49,14 +50,14 @@ def export(source, out, dtype=None):
             raise ValueError(f"convert: {out} is there already: choose another --out, or remove it")
         if not hasattr(model.trunk, "save"):
             raise ValueError(f"convert: {type(model.trunk).__name__} cannot be written as an "
-                             ".npz file, expected a GPT-2 or a Llama")
+                             ".npz file, expected one that Transformers has, too")
         model.trunk.save(out, dtype, **origin)
         return str(out)
     path = weights.find(source)
-    config, tensors = weights.read(path)
-    has_table = "wte.weight" in tensors
-    files = folders.tokenizer_files(path, config.get("vocab_size")) if has_table else {}
-    model = trunks.language_model(path) if has_table else trunks.get(path)
+    config, settings, tensors = kinds.read(path)
+    is_lm = "wte.weight" in tensors and config.causal
+    files = folders.tokenizer_files(path, config.vocab_size) if is_lm else {}
+    model = kinds.CLASSES[type(config)][is_lm].from_pretrained(path)
     folders.save_folder(model, out, dtype, {
-        key: config[key] for key in ("source", "command", "revision") if key in config}, files)
+        key: settings[key] for key in ("source", "command", "revision") if key in settings}, files)
     return f"{out}: {' '.join(['model.safetensors', 'config.json', *files])}"

@@ -8,9 +8,9 @@ from ..checks import one_of, whole
 from ..files import outputs, weights
 from ..files.runs import COLUMNS
 from ..fpt import FPT
-from ..gpt2 import GPT2, SHAPES, GPT2Config, LanguageModel
+from ..gpt2 import SHAPES, GPT2Config
 from ..training import train
-from ..trunks import Llama, LlamaConfig, LlamaLM
+from ..trunks import kinds
 from ..trunks.names import shape_of
 
 SHAPE = SHAPES["minigpt"]                                 # by default
@@ -48,7 +48,8 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
     out      path of the weight file; the run's folder stands beside it, without ``.npz``.
     shape    blocks x heads x channels, such as ``1x2x256``, or the name of one of ``SHAPES``; by
              default the shape of the weights that ship.  Positions and vocabulary do not change.
-             After ``llama:``, such as ``llama:6x4x128``, the trunk is a Llama.
+             After ``llama:``, such as ``llama:6x4x128``, the trunk is a Llama; after ``bert:``,
+             ``t5:`` and their like it is an encoder, for sources that are seen from both sides.
     tokens   tokens in a passage, by default the trunk's positions, 256; positions beyond them are
              not trained.  Not for ``bits``, ``images`` and ``vision``.
     options  ``steps``, ``batch_size`` and ``lr``, by default the source's ``DEFAULTS``.
@@ -66,10 +67,10 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
     if tokens is not None and source in AS_FPT:
         raise ValueError(f"pretrain: tokens is not for {', '.join(AS_FPT)}")
     size = SHAPE | ({} if shape is None else shape_of(shape, "pretrain"))
-    is_llama = str(shape).startswith("llama:")
-    if is_llama and source in FROM_BOTH_SIDES:
-        raise ValueError(f"pretrain: {source} needs a trunk without a causal mask, and a Llama has "
-                         "one")
+    kind, causal = kinds.config_class(size.get("model_type")), source not in FROM_BOTH_SIDES
+    if kind is not GPT2Config and kind.causal != causal:
+        raise ValueError(f"pretrain: {source} needs a trunk with{'' if causal else 'out'} a causal "
+                         f"mask, and {shape} has {'none' if causal else 'one'}")
     out, options = weight_file(out), DEFAULTS[source] | options
     table = out.with_suffix(".csv")
     for path in filter(Path.exists, (out, table)):
@@ -83,9 +84,8 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
                          "choose another --out")
     outputs.check(table, COLUMNS)
     # Dropout is 0 here; the file has 0.1, with which the paper fine-tunes.
-    config, kind, language_model = (LlamaConfig, Llama, LlamaLM) if is_llama else (
-        GPT2Config, GPT2, LanguageModel)
-    trunk = kind(config(**size, dropout=0.0, causal=source not in FROM_BOTH_SIDES), seed=seed)
+    trunk_type, language_model = kinds.CLASSES[kind]
+    trunk = trunk_type(kind(**size, dropout=0.0, causal=causal), seed=seed)
     length = size["n_positions"] if tokens is None else whole("pretrain", "tokens", tokens, 2,
                                                               size["n_positions"])
     task_options = {} if source in AS_FPT else {"tokens": length}

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ..checks import brief
-from . import regular, to_json, unfinished, weights, write_durably
+from . import families, regular, to_json, unfinished, weights, write_durably
 from .tokenizer import FILES, byte_vocabulary, files_beside, is_bytes
 from .weights import by_gpt2_name, cast, weight_dtype
 
@@ -38,7 +38,8 @@ def save(model, path, dtype=None, provenance=None):
 def save_folder(model, folder, dtype=None, provenance=None, files=None):
     """Write a folder that Transformers reads, with more ``files`` {name: bytes}, such as a
     tokenizer's.  By default a model with 256 tokens gets the byte tokenizer."""
-    config, arrays = model.as_transformers()
+    config, arrays = families.as_transformers(getattr(model, "trunk", model).config,
+                                              by_gpt2_name(model))
     if files is None:
         files = byte_tokenizer() if model.config.vocab_size == 256 else {}
     write_folder(folder, config | ({"minifpt": provenance} if provenance else {}), arrays,
@@ -103,28 +104,6 @@ def write_safetensors(f, named_arrays, dtype, path):
     f.write(len(text).to_bytes(8, "little") + text)
     for name, a in named:
         f.write(cast(a, dtype.newbyteorder("<"), f"{path}: '{name}'").data)
-
-
-def gpt2_as_transformers(model, architecture, prefix=""):
-    """Return the fields of a ``config.json`` for a GPT-2 and [(name, array)], as Transformers has
-    them; ``prefix`` stands before each name.  Raises ``ValueError`` for a model that is not causal,
-    which Transformers' GPT-2 always is."""
-    config = getattr(model, "trunk", model).config
-    if not config.causal:
-        raise ValueError("save: the model is not causal, and Transformers' GPT-2 is: expected a "
-                         "path that ends in .npz")
-    end = 50256 if config.vocab_size == 50257 else None   # GPT-2's token <|endoftext|>
-    fields = {
-        "architectures": [architecture], "model_type": "gpt2",
-        "n_layer": config.n_layer, "n_head": config.n_head, "n_embd": config.n_embd,
-        "n_positions": config.n_positions, "n_ctx": config.n_positions, "n_inner": None,
-        "vocab_size": config.vocab_size, "activation_function": config.activation_function,
-        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.dropout),
-        "layer_norm_epsilon": config.layer_norm_epsilon,
-        "initializer_range": config.initializer_range,
-        "scale_attn_weights": True, "tie_word_embeddings": True,
-        "bos_token_id": end, "eos_token_id": end}
-    return fields, [(prefix + name, array) for name, array in by_gpt2_name(model)]
 
 
 def byte_tokenizer():

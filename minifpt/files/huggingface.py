@@ -1,4 +1,4 @@
-"""Read a GPT-2 that Hugging Face's Transformers saved, also from the hub.
+"""Read the files that Hugging Face's Transformers saved, also from the hub.
 
 A safetensors file has eight bytes with the length of a header, the header as JSON (each tensor's
 dtype, shape and place), then the numbers as they are in memory.  Nothing in it can run code
@@ -8,13 +8,11 @@ dtype, shape and place), then the numbers as they are in memory.  Nothing in it 
 import json
 import math
 import os
-import re
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from ..checks import brief
 from . import DAMAGE, is_name, one_line, printable, read_json
 
 HUB = {name: f"openai-community/{name}" for name in (
@@ -37,63 +35,6 @@ def settings_of(path):
     """Return the ``config.json`` of a checkpoint as a dict, and its path."""
     path = tensor_file(Path(path)).with_name("config.json")
     return read_json(path), path
-
-
-def read_config(raw, path, dropout=None):
-    """Return the fields of a :class:`minifpt.GPT2Config` from those of a ``config.json``.
-
-    ``dropout`` replaces the file's three.  Raises ``ValueError`` for mathematics that minifpt
-    does not have: ``n_inner`` other than ``4 n_embd``, unscaled or layer-scaled attention,
-    cross-attention, pruned heads.  ``reorder_and_upcast_attn`` only changes rounding and is
-    ignored.
-    """
-    if raw.get("model_type", "gpt2") != "gpt2":
-        raise ValueError(f"{path}: model_type is {brief(raw['model_type'])}, expected 'gpt2'")
-    shape = {key: raw.get(key) for key in ("n_layer", "n_head", "n_embd", "n_positions",
-                                           "vocab_size")}
-    for key, value in shape.items():
-        if type(value) is not int or value < 1:
-            raise ValueError(f"{path}: {key} is {brief(value)}, expected an integer, at least 1")
-    for key, good in (("n_inner", (None, 4 * shape["n_embd"])), ("scale_attn_weights", (True,)),
-                      ("scale_attn_by_inverse_layer_idx", (False,)),
-                      ("add_cross_attention", (False,)), ("pruned_heads", (None, {}))):
-        if raw.get(key, good[0]) not in good:
-            raise ValueError(f"{path}: {key} is {brief(raw[key])}, minifpt has only "
-                             f"{' or '.join(map(str, good))}")
-    rates = {key: raw.get(key, 0.1) for key in ("resid_pdrop", "embd_pdrop", "attn_pdrop")}
-    if dropout is None and any(rate != rates["resid_pdrop"] for rate in rates.values()):
-        raise ValueError(f"{path}: {', '.join(f'{k} {brief(v)}' for k, v in rates.items())}: "
-                         "minifpt has one dropout for all three: pass dropout=")
-    return shape | {"dropout": rates["resid_pdrop"] if dropout is None else dropout,
-                    "layer_norm_epsilon": raw.get("layer_norm_epsilon", 1e-5),
-                    "activation_function": raw.get("activation_function", "gelu_new")}
-
-
-def load_checkpoint(path, dropout=None):
-    """Return ``(config, tensors)`` of a GPT-2 that Transformers saved: a dict, and {GPT-2's name:
-    :class:`Tensor`}.
-
-    ``path`` is a folder with one of ``FILES`` and a ``config.json``, or such a file.  Names may
-    have the prefix ``transformer.``.  The masks of old versions (``attn.bias``,
-    ``attn.masked_bias``) and heads other than the language model's are left out.  Raises
-    ``FileNotFoundError`` or ``ValueError``.
-    """
-    path = tensor_file(Path(path))
-    raw, config_path = settings_of(path)
-    config, tensors = read_config(raw, config_path, dropout), read_tensors(path)
-    if any(name.startswith("transformer.") for name in tensors):
-        tensors = {name.removeprefix("transformer."): t for name, t in tensors.items()
-                   if name.startswith(("transformer.", "lm_head.weight"))}
-    head = tensors.pop("lm_head.weight", None)
-    wte = tensors.setdefault("wte.weight", head) if head else tensors.get("wte.weight")
-    tensors = {name: t for name, t in tensors.items()
-               if not re.fullmatch(r"h\.\d+\.attn\.(masked_)?bias", name)}
-    tied = bool(raw.get("tie_word_embeddings", True))
-    if not tied and head is None or head not in (None, wte) and (
-            head.shape != wte.shape or not np.array_equal(head.read(), wte.read())):
-        raise ValueError(f"{path}: lm_head.weight differs from wte.weight (tie_word_embeddings is "
-                         f"{tied}); minifpt has one table for both")
-    return config, tensors
 
 
 class Tensor:

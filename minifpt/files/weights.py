@@ -17,11 +17,13 @@ from textwrap import shorten
 
 import numpy as np
 
+from ..checks import brief
 from ..machine import shared
 from ..users import suggestion
 from . import (
     DAMAGE,
     cache_folder,
+    families,
     heads,
     huggingface,
     one_line,
@@ -33,6 +35,7 @@ from . import (
 )
 from .huggingface import Tensor
 
+TABLES = "wte.weight", "lm_head.weight"                   # of a language model, not of its trunk
 PACKAGE = Path(__file__).resolve().parent.parent
 MOST_CONFIG = 1 << 20                                     # bytes of a file's config
 
@@ -122,8 +125,8 @@ def load(kind, name, dtype=np.float32, dropout=None):
     config = config_of(settings, path, kind.config_type)
     check_size(path, config, tensors)
     model = kind(config, seed=None, dtype=dtype)
-    # A weight file may hold the token embeddings, which a trunk does not have.
-    read_into(path, by_gpt2_name(model), tensors, unused={"wte.weight"})
+    # A weight file may hold the tables of a language model, which a trunk does not have.
+    read_into(path, by_gpt2_name(model), tensors, TABLES)
     return model
 
 
@@ -134,6 +137,10 @@ def by_gpt2_name(model):
 
 def config_of(settings, path, kind):
     """Return a config of the class ``kind`` from a weight file's, a dict that may hold more."""
+    family = settings.get("model_type", "gpt2")
+    if family not in kind.families:
+        raise ValueError(f"{path}: model_type is {brief(family)}, expected "
+                         f"{' or '.join(map(repr, kind.families))}")
     known = {f.name for f in fields(kind)}
     try:
         return kind(**{k: v for k, v in settings.items() if k in known})
@@ -142,18 +149,20 @@ def config_of(settings, path, kind):
 
 
 def check_size(path, config, tensors):
-    """Raise ``ValueError`` for a config of a GPT-2 that is larger than the file's tensors, before
+    """Raise ``ValueError`` for a config of a model that is larger than the file's tensors, before
     the memory of such a model is asked for."""
     blocks = {name.split(".")[1] for name in tensors if name.startswith("h.")}
-    if "wpe.weight" not in tensors:
-        raise ValueError(f"{path}: lacks 'wpe.weight': this is not a GPT-2")
-    if len(blocks) < config.n_layer:
+    if len(blocks) != config.n_layer:
         raise ValueError(f"{path}: holds {len(blocks)} blocks, its config says n_layer "
                          f"{config.n_layer}")
-    for name, n in (("wpe.weight", config.n_positions), ("wte.weight", config.vocab_size)):
-        if name in tensors and tensors[name].shape != (n, config.n_embd):
+    inner = getattr(config, "n_inner", 4 * config.n_embd)
+    for name, *shape in (("wpe.weight", config.n_positions, config.n_embd),
+                         ("wte.weight", config.vocab_size, config.n_embd),
+                         ("h.0.mlp.c_fc.weight", config.n_embd, inner),
+                         ("h.0.mlp.up_proj.weight", config.n_embd, inner)):
+        if name in tensors and tensors[name].shape != tuple(shape):
             raise ValueError(f"{path}: '{name}' has shape {tensors[name].shape}, expected "
-                             f"{n, config.n_embd}")
+                             f"{tuple(shape)}")
 
 
 def read(path, dropout=None):
@@ -164,7 +173,7 @@ def read(path, dropout=None):
     Raises ``ValueError`` if the file is not a weight file or is damaged.
     """
     if huggingface.is_checkpoint(path):
-        return huggingface.load_checkpoint(path, dropout)
+        return families.load_checkpoint(path, dropout)
     try:
         archive = zipfile.ZipFile(regular(path))          # closes with its last tensor
         headers = heads(archive)

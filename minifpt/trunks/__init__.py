@@ -7,8 +7,7 @@ See :class:`TrunkSpec` for the names.
 
 import numpy as np
 
-from ..gpt2 import LanguageModel
-from . import llama_files
+from . import kinds
 from .factory import config_for, get
 from .llama import Llama, LlamaConfig, LlamaLM
 from .names import TrunkSpec
@@ -21,5 +20,5 @@ def language_model(name, dtype=np.float32, dropout=None):
 
     Raises ``ValueError`` or ``FileNotFoundError`` with one line, as ``from_pretrained`` does.
     """
-    kind = LlamaLM if llama_files.is_llama(name) else LanguageModel
-    return kind.from_pretrained(name, dtype=dtype, dropout=dropout)
+    config, *_ = kinds.read(name, dropout)
+    return kinds.CLASSES[type(config)][1].from_pretrained(name, dtype, dropout)

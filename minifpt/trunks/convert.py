@@ -6,21 +6,15 @@ from pathlib import Path
 
 from ..files import cache_folder, huggingface, outputs, write_beside
 from ..files.tokenizer import FILES
-from ..files.weights import (
-    by_gpt2_name,
-    check_size,
-    config_of,
-    file_name,
-    matched,
-    save,
-    weight_dtype,
-)
-from ..gpt2 import SHAPES, GPT2Config, LanguageModel
+from ..files.weights import TABLES, by_gpt2_name, file_name, matched, save, weight_dtype
+from ..gpt2 import SHAPES, GPT2Config
 from ..progress import progress_bar
+from . import kinds
 
 
 def convert(source, out=None, dtype="float16", progress=True, dropout=None, revision=None):
-    """Write a weight file of a GPT-2 that Transformers saved, and return its path.
+    """Write a weight file of a model that Transformers saved, and return its path.  A language
+    model, a GPT-2 or a Llama, keeps its tables of tokens; other files hold the trunk.
 
     source     a name in ``minifpt.files.huggingface.HUB``, any hub id ``owner/name``, or the
                path of a folder or file that Transformers saved.
@@ -68,10 +62,10 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None, revi
     if path is None:                                      # download when the file can be written
         path = huggingface.download(hub, revision, FILES)
         origin["revision"] = path.name
-    settings, tensors = huggingface.load_checkpoint(path, dropout)
-    config = config_of(settings, path, GPT2Config)
-    check_size(path, config, tensors)
-    pieces = matched(path, by_gpt2_name(LanguageModel(config, seed=None)), tensors)
+    config, settings, tensors = kinds.read(path, dropout)
+    is_lm = "wte.weight" in tensors and config.causal
+    model = kinds.CLASSES[type(config)][is_lm](config, seed=None)
+    pieces = matched(path, by_gpt2_name(model), tensors, TABLES)
     bar = progress_bar(pieces, desc=name, unit="tensor", delay=1, progress=progress)
     folder = huggingface.tensor_file(path).parent
     tokenizer = {file: (folder / file).read_bytes() for file in FILES if (folder / file).is_file()}

@@ -6,22 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..files import weights
-from ..files.weights import check_size, config_of
 from ..gpt2 import GPT2, SHAPES, GPT2Config
 from ..layers import standard_normal
 from ..user_files import load_object
-from . import bert, forms, llama_files
+from . import forms, kinds
 from .base import check_trunk
-from .llama import Llama
-from .llama_files import LlamaConfig
-from .lstm import LSTM, LSTMConfig
+from .lstm import LSTMConfig
 from .names import TrunkSpec, shape_of
 
 PAPER_SPREAD = 0.02 * 768 ** 0.5                          # of the paper's random GPT-2
-CLASSES = {GPT2Config: GPT2, LlamaConfig: Llama, LSTMConfig: LSTM}     # of random trunks
 # Settings besides its arrays that say what a part computes.
-COMPUTES = {"attn": ("n_head", "rope_base"), "mlp": ("activation_function",)}
+COMPUTES = {"attn": ("n_head", "rope_base", "window"), "mlp": ("activation_function",)}
 
 
 def get(name, seed=0, dropout=None, dtype=np.float32):
@@ -38,11 +33,10 @@ def get(name, seed=0, dropout=None, dtype=np.float32):
         return mix(spec, *(get(part, seed, dropout, dtype) for part in (spec.base, spec.other)))
     if spec.kind in ("random", "lstm"):
         config = config_for(spec, 0.1 if dropout is None else dropout)
-        trunk = CLASSES[type(config)](config, seed, dtype)
+        trunk = kinds.CLASSES[type(config)][0](config, seed, dtype)
     else:
-        kind = bert.BERT if bert.is_bert(spec.name) else (
-            Llama if llama_files.is_llama(spec.name) else GPT2)
-        trunk = kind.from_pretrained(spec.name, dtype=dtype, dropout=dropout)
+        config, *_ = kinds.read(spec.name, dropout)
+        trunk = kinds.CLASSES[type(config)][0].from_pretrained(spec.name, dtype, dropout)
     for name, p in trunk.named_parameters() if spec.kind == "statistics" else ():
         mean, std = float(p.data.mean()), float(p.data.std())
         p.data[...] = mean + std * standard_normal(p.data.shape, seed, name)
@@ -134,29 +128,20 @@ def lstm_config(spec, options):
 
 
 def random_config(spec, options):
-    """Return the config of a random GPT-2 or Llama."""
+    """Return the config of a random trunk."""
     shape = shape_of(spec.name) | options
     if spec.spread is not None:
         spread = PAPER_SPREAD if spec.spread == "paper" else spec.spread
         shape |= {"initializer_range": spread / shape["n_embd"] ** 0.5,
                   "scaled_residual_init": spec.spread != "paper"}
-    return (LlamaConfig if spec.name.startswith("llama:") else GPT2Config)(**shape)
+    return kinds.config_class(shape.get("model_type"))(**shape)
 
 
 def stored_config(name, options):
     """Return the config of weights, or of a shape with that name."""
-    dropout = options.get("dropout")
     try:
-        path = weights.find(name)
+        return kinds.read(name, options.get("dropout"))[0]
     except FileNotFoundError:
         if name not in SHAPES:
             raise
         return GPT2Config(**SHAPES[name] | options)
-    if bert.is_bert(name):
-        return bert.read_config(path, dropout)
-    if llama_files.is_llama(name):
-        return llama_files.load(path, dropout)[0]
-    settings, tensors = weights.read(path, dropout)
-    config = config_of(settings, path, GPT2Config)
-    check_size(path, config, tensors)
-    return config

@@ -77,7 +77,8 @@ def summed_form(trunk, x):
 
 def check_switch(qk, config, model):
     """Raise ``ValueError`` for a switch that does not fit a trunk with this config."""
-    D, grouped = config.n_embd // config.n_head, getattr(config, "n_group", config.n_head)
+    D = getattr(config, "head_dim", config.n_embd // config.n_head)
+    grouped = getattr(config, "n_group", config.n_head)
     if grouped != config.n_head:
         raise ValueError(f"--model {model}: qk= needs as many heads of keys as of queries, the "
                          f"trunk has {grouped} and {config.n_head}")

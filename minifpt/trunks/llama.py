@@ -5,55 +5,62 @@ Its blocks run as GPT-2's do.  Llama, and Qwen2 with its biases, are read from f
 Transformers saved.
 """
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from .. import checks, layers
 from .. import fast as ops
-from ..files import export, huggingface, weights
-from ..files.weights import by_gpt2_name
-from ..gpt2 import LanguageModel, draw
-from ..machine import single_threaded_blas
-from . import llama_files as stored
-from .llama_files import LlamaConfig
+from ..gpt2 import LanguageModel
+from .parts import GatedMLP, RMSNorm, Stack, draw_all, projection
 
 
-class RMSNorm(layers.Layer):
-    """Root-mean-square normalisation of the last axis with scale ``weight``."""
+@dataclass(frozen=True)
+class LlamaConfig:
+    """The sizes and settings of a Llama; names that ``GPT2Config`` has, too, mean the same.
 
-    def __init__(self, n, eps, dtype=np.float32):
-        self.weight, self.eps = layers.Parameter(np.ones(n, dtype), "ln"), eps
+    n_group    heads of keys and values; ``None`` is as many as of queries.
+    n_inner    channels inside the feed-forward part; ``None`` is 8/3 of ``n_embd``, rounded up to
+               a multiple of 8, with which it has as many parameters as GPT-2's.
+    qkv_bias   whether queries, keys and values have biases, as in Qwen2.
+    tied       whether the scores are computed with the table of the tokens.
+    """
 
-    def forward(self, x):
-        """x (..., C) -> y (..., C)."""
-        return ops.rms_norm(x, self.weight.data, self.eps, (True, self.weight.trainable))
+    n_layer: int = 6
+    n_head: int = 4
+    n_embd: int = 128
+    n_positions: int = 1024
+    vocab_size: int = 256
+    n_group: int | None = None
+    n_inner: int | None = None
+    dropout: float = 0.1
+    rms_norm_epsilon: float = 1e-6
+    rope_base: float = 10000.0
+    qkv_bias: bool = False
+    tied: bool = True
+    initializer_range: float = 0.02
+    scaled_residual_init: bool = True
+    causal: bool = True
+    model_type: str = "llama"                             # in a weight file, tells it from GPT-2
+    families: ClassVar = ("llama",)
 
-    def backward(self, dy, cache):
-        """dy (..., C) -> dx (..., C)."""
-        dx, dw = ops.rms_norm_backward(dy, cache)
-        self.weight.add_grad(dw)
-        return dx
-
-
-class NoBias:
-    """Zeros in the place of a bias, which are not a parameter."""
-
-    trainable = False
-
-    def __init__(self, n, dtype):
-        self.data = np.zeros(n, dtype)
-
-    def add_grad(self, grad):
-        """Take no gradient."""
-
-
-def projection(n_in, n_out, dtype, group, bias=False):
-    """Return a linear layer, with or without ``bias``."""
-    layer = layers.Linear(n_in, n_out, dtype, group)
-    if not bias:
-        layer.bias = NoBias(n_out, dtype)
-    return layer
+    def __post_init__(self):
+        checks.whole("LlamaConfig", "n_embd", self.n_embd)    # of which the defaults are made
+        if self.n_group is None:
+            object.__setattr__(self, "n_group", self.n_head)
+        if self.n_inner is None:
+            object.__setattr__(self, "n_inner", 8 * -(-self.n_embd // 3))
+        checks.fields(self, sizes=("n_layer", "n_head", "n_embd", "n_positions", "vocab_size",
+                                   "n_group", "n_inner"),
+                      positive=("rms_norm_epsilon", "rope_base", "initializer_range"),
+                      flags=("qkv_bias", "tied", "scaled_residual_init"))
+        if self.n_embd % (2 * self.n_head) or self.n_head % self.n_group:
+            raise ValueError(f"LlamaConfig: {self.n_embd} channels, {self.n_head} heads, "
+                             f"{self.n_group} groups: expected an even number of channels in a "
+                             "head, and a number of groups that divides the heads")
+        if self.model_type != "llama" or not self.causal:
+            raise ValueError("LlamaConfig: expected model_type 'llama' and causal True")
 
 
 class GroupedAttention(layers.Layer):
@@ -100,34 +107,6 @@ class GroupedAttention(layers.Layer):
         return dx + self.q_proj.backward(dq, cache["q_proj"])
 
 
-class GatedMLP(layers.Layer):
-    """The feed-forward part: ``down(silu(gate(x)) * up(x))``."""
-
-    def __init__(self, config, dtype=np.float32):
-        C, inner = config.n_embd, config.n_inner
-        self.gate_proj, self.up_proj, self.down_proj = (
-            projection(*shape, dtype, "mlp") for shape in ((C, inner), (C, inner), (inner, C)))
-        self.dropout = config.dropout
-
-    def forward(self, x, train=False, rng=None):
-        """x (B, T, C) -> y (B, T, C)."""
-        gate, gate_proj = self.gate_proj.forward(x)
-        up, up_proj = self.up_proj.forward(x)
-        y, swiglu = ops.swiglu(gate, up)
-        y, down_proj = self.down_proj.forward(y)
-        y, dropout = ops.dropout(y, self.dropout if train else 0.0, rng)
-        return y, dict(gate_proj=gate_proj, up_proj=up_proj, swiglu=swiglu, down_proj=down_proj,
-                       dropout=dropout)
-
-    def backward(self, dy, cache):
-        """dy (B, T, C) -> dx (B, T, C)."""
-        dy = ops.dropout_backward(dy, cache["dropout"])
-        dy = self.down_proj.backward(dy, cache["down_proj"])
-        dgate, dup = ops.swiglu_backward(dy, cache["swiglu"])
-        return (self.gate_proj.backward(dgate, cache["gate_proj"])
-                + self.up_proj.backward(dup, cache["up_proj"]))
-
-
 class LlamaBlock(layers.Block):
     """GPT-2's block of other parts: ``x = x + attn(ln_1(x))``, ``x = x + mlp(ln_2(x))``."""
 
@@ -138,37 +117,11 @@ class LlamaBlock(layers.Block):
         self.mlp = GatedMLP(config, dtype)
 
 
-class LlamaWeights(layers.Layer):
-    """The base class of trunk and language model: it reads and writes weights in files."""
-
-    @classmethod
-    def from_pretrained(cls, name, dtype=np.float32, dropout=None):
-        """Return a model with the weights of a name or path: a folder of a Llama or a Qwen2 that
-        Transformers saved, or a weight file of ours.  ``dropout`` replaces the file's.  Raises
-        ``FileNotFoundError`` or ``ValueError`` with one line."""
-        path = weights.find(name)
-        config, tensors = stored.load(path, dropout)
-        model = cls(config, seed=None, dtype=dtype)
-        stored.fill(path, by_gpt2_name(model), tensors, huggingface.is_checkpoint(path))
-        return model
-
-    def save(self, path, dtype=None, **provenance):
-        """Write the weights with their config; see :func:`minifpt.files.export.save`."""
-        export.save(self, path, dtype, provenance)
-
-    def as_transformers(self):
-        """Return the fields of a ``config.json`` and [(name, array)], as Transformers has them."""
-        has_head = isinstance(self, LlamaLM)
-        prefix = "model." if has_head else ""
-        return stored.config_json(self.config, has_head), [
-            (stored.their_name(name, prefix),
-             array.T if stored.is_transposed(name, array) else array)
-            for name, array in by_gpt2_name(self)]
-
-
-class Llama(LlamaWeights):
+class Llama(Stack):
     """A :class:`minifpt.fpt.Trunk`: the blocks and the last RMS norm.  Random weights start as
     GPT-2's do, scales at 1 and biases at 0; with ``seed=None`` all matrices are 0."""
+
+    config_type = LlamaConfig
 
     def __init__(self, config: LlamaConfig | None = None, seed: int | None = 0,
                  dtype: Any = np.float32):
@@ -180,30 +133,12 @@ class Llama(LlamaWeights):
         self.ln_f = RMSNorm(c.n_embd, c.rms_norm_epsilon, dtype)
         draw_all(self, seed, c)
 
-    @single_threaded_blas
-    def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
-        """x (B, T, C), embeddings -> (B, T, C), after ln_f; the options are those of
-        :meth:`minifpt.GPT2.forward`."""
-        layers.tokens_before("Llama", self.config, x, past)
-        checks.dropout("Llama", self.config.dropout, train, rng)
-        x, cache = x.astype(self.dtype, copy=False), {"need_dx": need_dx}
-        x, cache["h"], keep = layers.blocks_forward(self.h, x, need_dx, train, rng, past, last)
-        y, cache["ln_f"] = self.ln_f.forward(x)
-        cache["shape"] = y.shape
-        return y, cache if past is None and (keep or self.ln_f.learns()) else None
 
-    @single_threaded_blas
-    def backward(self, dy, cache):
-        """dy as forward's y -> dx (B, T, C), or ``None`` if nothing below it learns."""
-        dy = checks.backward("Llama", dy, cache, self.dtype)
-        dy = self.ln_f.backward(dy, cache["ln_f"])
-        dy = layers.blocks_backward(self.h, dy, cache["h"])
-        return dy if cache["need_dx"] else None
-
-
-class LlamaLM(LlamaWeights, LanguageModel):
+class LlamaLM(LanguageModel):
     """A Llama as it is pretrained: token embedding, trunk, and scores by the same table, or by one
     of their own, ``lm_head``, unless the config says ``tied``."""
+
+    config_type = LlamaConfig
 
     def __init__(self, trunk=None, seed=0, dtype=np.float32):
         self.trunk = trunk if isinstance(trunk, Llama) else Llama(trunk, seed, dtype)
@@ -213,10 +148,3 @@ class LlamaLM(LlamaWeights, LanguageModel):
         self.lm_head = layers.Unembedding(self.wte.weight if c.tied else layers.Parameter(
             np.zeros((c.vocab_size, c.n_embd), self.dtype), "output"))
         draw_all(self, seed, c)
-
-
-def draw_all(model, seed, config):
-    """Fill the matrices of a model, but not those of a trunk inside it, with random weights."""
-    for name, p in model.named_parameters() if seed is not None else ():
-        if p.data.ndim == 2 and not name.startswith("trunk."):
-            draw(name, p, seed, config)

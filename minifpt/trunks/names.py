@@ -17,7 +17,8 @@ LSTM_NAME = re.compile(r"lstm(?::(\d{1,3}x\d{1,5}))?(,residual)?(,positions)?(?:
 
 def shape_of(name, where=""):
     """Return a shape, given by name or as blocks x heads x channels, as a dict for
-    ``GPT2Config``, or after ``llama:`` for ``LlamaConfig``.  ``where`` begins the error's text."""
+    ``GPT2Config``, or with a ``model_type`` for another config.  ``where`` begins the error's
+    text."""
     if name in SHAPES:
         return SHAPES[name]
     if name.startswith("llama:"):
@@ -27,12 +28,18 @@ def shape_of(name, where=""):
                              "channels, as in llama:6x4x128, or with fewer heads of keys and "
                              "values, as in llama:6x4/2x128")
         keys = "n_layer", "n_head", "n_group", "n_embd"
-        return {key: int(size) for key, size in zip(keys, sizes.groups(), strict=True) if size}
-    match = re.fullmatch(r"(\d{1,4})x(\d{1,4})x(\d{1,5})", name)
+        return {"model_type": "llama"} | {
+            key: int(size) for key, size in zip(keys, sizes.groups(), strict=True) if size}
+    match = re.fullmatch(r"(?:(bert|roberta|vit|t5|longformer:(\d{1,4})):)?"
+                         r"(\d{1,4})x(\d{1,4})x(\d{1,5})", name)
     if not match:
         raise ValueError(f"{where}: no shape '{name}', expected one of "
-                         f"{', '.join(SHAPES)}, or blocks x heads x channels, as in 1x4x256")
-    return dict(zip(("n_layer", "n_head", "n_embd"), map(int, match.groups()), strict=True))
+                         f"{', '.join(SHAPES)}, or blocks x heads x channels, as in 1x4x256, after "
+                         "bert:, roberta:, vit:, t5: or longformer:WINDOW: for an encoder")
+    kind, window, *sizes = match.groups()
+    return dict(zip(("n_layer", "n_head", "n_embd"), map(int, sizes), strict=True)) | (
+        {"model_type": kind.partition(":")[0]} if kind else {}) | (
+        {"window": int(window)} if window else {})
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,8 @@ class TrunkSpec:
     ``--model``:
 
     ===================  ===================================================================
-    ``NAME`` or a path   pretrained weights; a folder that Transformers saved may hold a BERT
+    ``NAME`` or a path   pretrained weights; a folder that Transformers saved may hold a Llama, a
+                         BERT or another encoder
     ``random``           random weights in the shape of the shipped ones.  ``random:SHAPE`` has
                          another shape: a name in ``SHAPES``, or blocks x heads x channels
                          (``random:1x4x256``).  With ``@SPREAD`` the standard deviation is
@@ -49,6 +57,9 @@ class TrunkSpec:
     ``random:llama:...`` a random Llama, see :class:`minifpt.trunks.llama.Llama`, with its shape:
                          ``random:llama:6x4x128``, or ``random:llama:6x4/2x128`` for 2 heads of
                          keys and values beside 4 of queries
+    ``random:bert:...``  a random encoder, see :class:`minifpt.trunks.encoder.Encoder`, with its
+                         shape, as in ``random:bert:6x4x128``; also ``roberta:``, ``vit:`` and
+                         ``t5:``.  ``random:longformer:32:6x4x128`` has a window of 32 tokens
     ``random@paper``     random weights as in the paper: every matrix has GPT-2's spread.  In
                          ``random`` and ``random@SPREAD`` the matrices that write into the
                          residual stream are divided by sqrt(2 blocks)

@@ -14,15 +14,10 @@ def encoded(a):
     return base64.b64encode(a.tobytes()).decode()
 
 
-def decoded(text, dtype="<f8"):
-    """Return the flat array that :func:`encoded` stored."""
-    return np.frombuffer(base64.b64decode(text), dtype)
-
-
 def stored_array(data, number):
     """Return an array of a step's ``data``, by its number."""
     a = data["arrays"][number]
-    return decoded(a["data"], a["dtype"]).reshape(a["shown"])
+    return np.frombuffer(base64.b64decode(a["data"]), a["dtype"]).reshape(a["shown"])
 
 
 def to_json(data):

@@ -15,8 +15,8 @@ const between = (least, most, round = v => v) => text => {
   const v = round(Number(text)); return v >= least && v <= most ? v : undefined; };
 const whole = (least, most) => between(least, most, Math.round);
 const READ = {task: one_of(Object.keys(TASKS)), weights: one_of(Object.keys(KINDS)),
-  start: one_of(Object.keys(STARTS)), fault: one_of(FAULTS.map(f => f.id)), open: one_of(PARTS),
-  tab: one_of(["settings", "race", "break", "game"]), rate: between(Number.MIN_VALUE, Number.MAX_VALUE),
+  start: one_of(Object.keys(STARTS)), fault: one_of(FAULTS.map(f => f.id)),
+  tab: one_of(["settings", "race", "break"]), rate: between(Number.MIN_VALUE, Number.MAX_VALUE),
   scale: between(Number.MIN_VALUE, Number.MAX_VALUE), angle: between(0, 180), batch: whole(1, 1024),
   seed: whole(0, 2 ** 31 - 1), pace: whole(0, 2 ** 31 - 1), look: between(0, 11, Math.floor),
   tour: text => whole(1, STATIONS.length)(text), follow: text => text === "true", beamer: text => text !== "false",

@@ -1,145 +1,178 @@
-"""Check the gradients of one step by finite differences, and run the faults of :data:`BREAKS`."""
+"""Finite differences of a training step, and the same step with a wrong backward pass."""
 
 import copy
+from collections import namedtuple
+from itertools import islice, zip_longest
 
 import numpy as np
 
+from .. import functional as F
+from .. import tracing
+from ..exercises.mistakes import MISTAKES
+from ..exercises.rewriting import rewrite
 from ..faults import rms
-from ..tracing import replaced, trace
-from . import decoded, differences, encoded, formulas
-from .frames import SURE, TOKENS, axes_of, axes_of_weight
+from ..progress import progress_bar
+from . import formulas
+from .frames import SURE
 
-FLOATS = "value", "numerical", "nudge", "scale", "noise"  # of a difference
-
-
-def checked(t, double, task, x, y, rng, count, progress):
-    """Return differences of the loss for ``count`` entries of the gradients of a trace ``t``, and
-    what each fault gives there; ``{"unchecked": reason}`` if it does not run in float64."""
-    frozen = copy.deepcopy(double)
-    try:
-        right = traced(double, task, x, y, rng)
-        if [s.name for s in right.steps] != [s.name for s in t.steps]:
-            raise ValueError("it runs other operations in float64")
-        parameters = {id(p.data) for _, p in double.named_parameters()}
-        gradients = thinned(list(gradients_of_steps(right.steps)), count)
-        entries = []
-        for i, (step_number, forward_number, name, grad) in enumerate(gradients):
-            step = right.steps[step_number]
-            share = count // len(gradients) + (i < count % len(gradients))
-            is_weight = id(step.partner.inputs.get(name)) in parameters
-            region = shown_region(step, name, grad, is_weight, x.shape[1])
-            entries.append((step_number, forward_number, name, grad, largest(grad, region, share)))
-        nudged = differences.Nudged(frozen, task, x, y, rng)
-        with replaced(nudged.operation):
-            nudged.base = nudged.run()
-            if len(nudged.calls) != sum(not s.backward for s in right.steps):
-                raise ValueError("it runs other operations without gradients")
-            results = differences.measure(nudged, list(as_inputs(entries, right.steps)), progress)
-    except (ValueError, TypeError, AttributeError) as e:
-        return left_out(f"this model does not run in float64 ({' '.join(str(e).split())})")
-    flat = [(i, name, at, grad) for i, _, name, grad, places in entries for at in places]
-    rows = [{"step": i, "name": name, "at": at, "value": float(grad[at]),
-             "numerical": d.numerical, "nudge": d.nudge, "scale": rms(grad),
-             "noise": d.noise} for (i, name, at, grad), d in zip(flat, results, strict=True)]
-    return {"differences": packed(rows),
-            "breaks": [run_fault(f, double, task, x, y, rng, rows) for f in differences.BREAKS]}
+TOLERANCE = 1e-6                                          # of a relative error
+NUDGES = 1e-4, 1e-3, 1e-5, 1e-2, 1e-6                     # h, tried in this order
+WORK = 5e9                                                # parameters x tokens of all differences
+SHOWN = 24                                                # channels that every file shows
+MOST = 10                                                 # entries of one gradient
+# A fault that a button of both pages makes.  op: the operation whose backward pass is wrong.
+# mistake: the hint of ``exercises.mistakes`` for it.  why: why it is easily missed.
+Break = namedtuple("Break", "id title op mistake why")
+BREAKS = [
+    Break("mean", "A mean for a sum", "layer_norm",
+          "a mean for a sum in dw: each token adds its whole share",
+          "dw has the right direction, Adam's step hardly depends on its size, and the dx that is "
+          "passed on is right."),
+    Break("transpose", "A missing transpose", "linear",
+          "dx leads back through the transpose of w, also where w is square",
+          "A square weight lets it pass: all shapes fit. Any other one would raise an error."),
+    Break("positions", "One example for all", "positions",
+          "only one sequence: w serves all sequences of the batch",
+          "All examples of a step use the same positions, so their gradients add up. That of one "
+          "example points nearly the right way."),
+    Break("residual", "A forgotten residual", "residual",
+          "what came back past the branch is missing: both gradients add up",
+          "Only the way through the branch comes back; what went past it is lost."),
+    Break("scale", "A lost 1/√D", "attention",
+          "in dQ and dK the factor 1/sqrt(D) is missing",
+          "The gradient of queries and keys is √D times as large as it should be. Its direction is "
+          "right."),
+]
 
 
-def left_out(reason):
-    return {"differences": packed([]), "breaks": [], "unchecked": reason}
+def broken(it):
+    """Return the backward pass of a :class:`Break` with its mistake, a ``rewriting.Rewritten``."""
+    name = f"{it.op}_backward"
+    return rewrite(vars(F)[name], MISTAKES[name][it.mistake])
+
+
+def breaks(t, model, task, x, y, rng, rows):
+    """Return what each of ``BREAKS`` does to the gradients of a step whose trace is ``t``, and to
+    the entries of ``rows``: {title, op, why, lines, instead, wrong, first, values}, with ``wrong``
+    as {backward step: relative error} and ``first`` as the first of these steps.  A model that runs
+    other operations each time has none."""
+    right, results = {i: step for i, step in enumerate(t.steps) if step.backward}, []
+    for it in BREAKS:
+        faulty = broken(it)
+        with tracing.swapped(tracing.OPERATIONS, it.op, (vars(F)[it.op], faulty.function)):
+            again = [step for step in traced(model, task, x, y, rng).steps if step.backward]
+        if [step.name for step in again] != [step.name for step in right.values()]:
+            return []
+        again = dict(zip(right, again, strict=True))
+        errors = {i: max((float(np.max(relative(a, b, rms(b)), initial=0.0)) for a, b in zip(
+            grads_of(again[i]), grads_of(step), strict=True)), default=0.0)
+            for i, step in right.items()}
+        wrong = {i: error for i, error in errors.items() if error > TOLERANCE}
+        results.append({
+            "title": it.title, "op": it.op, "why": it.why, "lines": faulty.lines,
+            "instead": faulty.text, "wrong": wrong, "first": min(wrong, default=None),
+            "values": [float(formulas.gradients(again[row["step"]])[row["name"]][row["at"]])
+                       for row in rows]})
+    return results
 
 
 def traced(model, task, x, y, rng):
-    """Return a trace of forward, loss and backward."""
-    for _, p in model.named_parameters():
-        p.grad = None
-    with trace(model) as t:
+    """Return a trace of forward, loss and backward; the model keeps no gradient of it."""
+    with tracing.trace(model) as t:
         logits, cache = model.forward(x, train=True, rng=copy.deepcopy(rng))
         _, dlogits = task.loss(logits, y)
         model.backward(dlogits, cache)
+    for _, p in model.named_parameters():
+        p.grad = None
     return t
 
 
-def gradients_of_steps(steps):
-    """Yield (step's number, its forward operation's number, input's name, gradient)."""
-    forward = [s for s in steps if not s.backward]
-    for i, step in enumerate(steps):
-        if step.backward and step.partner is not None and not (
-                step.op == "log_sum_exp" and step.inside):      # its dy belongs to no loss
-            for name, grad in formulas.gradients(step).items():
-                if grad is not None:
-                    yield i, forward.index(step.partner), name, grad
+def grads_of(step):
+    """Return the gradients that a backward step gave."""
+    output = step.output if isinstance(step.output, tuple) else (step.output,)
+    return [grad for grad in output if grad is not None]
 
 
-def thinned(gradients, count):
-    """Return at most ``count`` gradients: the first half that ran back, and the last half."""
-    half = count // 2
-    return gradients if len(gradients) <= count else gradients[:count - half] + gradients[
-        len(gradients) - half:]
+def relative(a, b, scale):
+    """Return ``|a - b| / max(|a|, |b|, scale)``, 0 where all are 0."""
+    size = np.maximum(np.abs(a), np.abs(b)).astype(np.float64)     # float32 has no 1e-300
+    return np.abs(a - b) / np.maximum(size, max(scale, 1e-300))
 
 
-def shown_region(step, name, grad, is_weight, tokens):
-    """Return the slices of a gradient that every file shows: of the first example and head."""
-    axes = axes_of_weight(step.op, grad) if is_weight else axes_of(step.op, f"d{name}", grad)
-    region = []
-    for n, axis in zip(grad.shape, axes, strict=True):
-        end = min(n, tokens) if axis == "position" else n
-        region.append(slice(max(0, end - SURE), end) if axis in TOKENS else
-                      slice(0, 1 if axis in ("example", "head") and grad.ndim > 1 else 24))
-    return tuple(region)
+def in_float64(model):
+    """Return a copy of a model in which every parameter is float64."""
+    model = copy.deepcopy(model)
+    for _, layer in tracing.named_layers(model):
+        if hasattr(layer, "dtype"):
+            layer.dtype = np.dtype(np.float64)
+    for _, p in model.named_parameters():
+        p.data, p.grad = p.data.astype(np.float64), None
+    return model
 
 
-def largest(grad, region, count):
-    """Return the indices of the ``count`` largest entries of a region of a gradient."""
-    part = np.abs(grad[region])
-    best = np.argsort(-part, axis=None, kind="stable")[:count]
-    starts = [r.start for r in region]
-    return [tuple(int(i) + start for i, start in zip(at, starts, strict=True))
-            for at in zip(*np.unravel_index(best, part.shape), strict=True)]
+def differences(t, model, task, x, y, rng, count, progress):
+    """Compare entries of the gradients of parameters with finite differences in float64, at most
+    ``count``, the largest of each gradient first.
+
+    Returns [{step, name, at, value, numerical, nudge, scale, error}], where ``step`` is the
+    backward step of the trace ``t`` that gave the gradient.  Raises ``ValueError`` for a model that
+    does not run in float64.
+    """
+    work = sum(p.data.size for _, p in model.named_parameters()) * x.shape[0] * x.shape[1]
+    rows = [*islice(entries(t, model, x.shape[1]), min(count, max(1, int(WORK / work))))]
+    try:
+        double = in_float64(model)
+        parameters = dict(double.named_parameters())
+        logits, cache = double.forward(x, train=True, rng=copy.deepcopy(rng))
+        double.backward(task.loss(logits, y)[1], cache)
+        return [{"step": step, "name": name, "at": at}
+                | difference(parameters[owner], at, lambda: task.loss(double.forward(
+                    x, train=True, rng=copy.deepcopy(rng))[0], y)[0])
+                for step, name, owner, at in progress_bar(
+                    rows, desc="finite differences", unit="number", progress=progress, delay=1,
+                    leave=False)]
+    except (ValueError, TypeError, AttributeError) as e:
+        raise ValueError(f"this model does not run in float64 ({' '.join(str(e).split())})"
+                         ) from None
 
 
-def packed(rows):
-    """Return rows as columns, with the floats as base64 of float64."""
-    floats = np.array([[row[name] for name in FLOATS] for row in rows], "<f8")
-    return {**{name: [row[name] for row in rows] for name in ("step", "name", "at")},
-            "floats": encoded(floats)}
+def entries(t, model, tokens):
+    """Yield (backward step, input's name, parameter's name, index): first the largest entry of each
+    parameter's gradient that every file shows, then the second of each, and so on.  A parameter
+    that several steps read is left out."""
+    names, places = {id(p.data): name for name, p in model.named_parameters()}, {}
+    for i, step in enumerate(t.steps):
+        grads = formulas.gradients(step) if step.backward and step.partner else {}
+        for name, grad in grads.items():
+            owner = names.get(id(step.partner.inputs.get(name)))
+            if owner and grad is not None:
+                places.setdefault(owner, []).append((i, name, grad, step.op))
+    ranked = []
+    for owner, [(i, name, grad, op), *others] in places.items():
+        start, end = (max(0, tokens - SURE), tokens) if op == "positions" else (0, SHOWN)
+        region = np.abs(grad[slice(start, end), *[slice(SHOWN)] * (grad.ndim - 1)])
+        best = np.argsort(-region, axis=None, kind="stable")[:0 if others else MOST]
+        ranked.append([(i, name, owner, (int(first) + start, *map(int, rest))) for first, *rest
+                       in zip(*np.unravel_index(best, region.shape), strict=True)])
+    for group in zip_longest(*ranked):
+        yield from filter(None, group)
 
 
-def unpacked(columns):
-    """Return the rows that were :func:`packed`, each with the relative error of its gradient."""
-    floats = decoded(columns["floats"]).reshape(-1, len(FLOATS))
-    rows = [{"step": i, "name": name, "at": tuple(at)} | dict(zip(FLOATS, row, strict=True))
-            for i, name, at, row in zip(columns["step"], columns["name"], columns["at"],
-                                        floats.tolist(), strict=True)]
-    return [row | {"error": differences.relative(row["value"], row["numerical"], row["scale"],
-                                                 row["noise"])} for row in rows]
-
-
-def as_inputs(entries, steps):
-    """Yield the entries for :func:`differences.measure`, to which q, k and v are parts of qkv."""
-    for i, n, name, grad, places in entries:
-        expected = {at: grad[at] for at in places}
-        if steps[i].op == "attention":
-            _, H, _, D = grad.shape
-            expected = {(b, t, "qkv".index(name) * H * D + h * D + d): value
-                        for (b, h, t, d), value in expected.items()}
-            name = "qkv"
-        yield n, name, rms(grad), expected
-
-
-def run_fault(fault, model, task, x, y, rng, rows):
-    """Run one broken backward pass, and compare it with the same differences."""
-    with differences.running(fault) as faulty:
-        steps = [s for s in traced(model, task, x, y, rng).steps
-                 if s.backward or s.inside is None or not s.inside.backward]
-    values, worst = [], {}
-    for row in rows:
-        i, name = row["step"], row["name"]
-        value = float(formulas.gradients(steps[i])[name][tuple(row["at"])])
-        error = differences.relative(value, row["numerical"], row["scale"], row["noise"])
-        worst[i] = max(worst.get(i, 0.0), float(error))
-        values.append(value)
-    wrong = {i: worst[i] for i in sorted(worst) if worst[i] > differences.TOLERANCE}
-    return {"title": fault.title, "op": fault.op, "lines": faulty.lines, "instead": faulty.text,
-            "why": fault.why, "wrong": wrong, "values": encoded(np.array(values, "<f8")),
-            "first": min(wrong, default=None)}
+def difference(p, at, loss):
+    """Return the gradient of a parameter's entry and its finite difference, at the first step h
+    that agrees, or else at the one that comes nearest."""
+    x, value, scale, best = p.data[at], float(p.grad[at]), rms(p.grad), None
+    for h in NUDGES:
+        losses = []
+        for moved in (x + h, x - h):
+            p.data[at] = moved
+            losses.append(loss())
+        p.data[at] = x
+        numerical = float((losses[0] - losses[1]) / (2 * h))
+        error = float(relative(value, numerical, scale))
+        if best is None or error < best["error"]:
+            best = {"value": value, "numerical": numerical, "nudge": h, "scale": scale,
+                    "error": error}
+        if error <= TOLERANCE:
+            break
+    return best

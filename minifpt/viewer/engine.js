@@ -11,6 +11,8 @@
 // the type of all that follows. A sum is held in a JavaScript number, which has 64 bits, and is
 // rounded when it is stored.
 //
+// FAULT is "" or the id of a fault of checking.py, which one line below then makes.
+//
 // Letters for shapes: B batch, T tokens, C channels, H heads, D = C / H, V classes or vocabulary.
 "use strict";
 
@@ -81,7 +83,8 @@ function linear_backward(dy, {x, w, need}) {
   let dx = null, dw = null, db = null;
   if (need[0]) {
     dx = empty(dy, x.shape);
-    matmul(matrix(dx, I), matrix(dy, O), transposed(matrix(w, O)), N, O, I);
+    const right = FAULT !== "transpose" || I !== O;
+    matmul(matrix(dx, I), matrix(dy, O), right ? transposed(matrix(w, O)) : matrix(w, O), N, O, I);
   }
   if (need[1]) {
     dw = empty(dy, w.shape);
@@ -121,7 +124,8 @@ function positions(x, w, need = [true, true]) {
 // dx = dy, dw[t] = the sum of dy[:, t] over the batch.
 function positions_backward(dy, {shape, used, need}) {
   const dw = need[1] ? empty(dy, shape) : null;
-  if (need[1]) for (let i = 0; i < dy.length; i++) dw[i % used] += dy[i];
+  const added = FAULT === "positions" ? used : dy.length;
+  if (need[1]) for (let i = 0; i < added; i++) dw[i % used] += dy[i];
   return [need[0] ? dy : null, dw];
 }
 
@@ -157,7 +161,7 @@ function layer_norm_backward(dy, {xhat, rstd, w, need}) {
     }
     for (let c = 0, i = n * C; c < C; c++, i++) {
       if (need[0]) dx[i] = (dy[i] * w[c] - shift - xhat[i] * stretch) * rstd[n];
-      if (need[1]) dw[c] += dy[i] * xhat[i];
+      if (need[1]) dw[c] += dy[i] * xhat[i] / (FAULT === "mean" ? N : 1);
       if (need[2]) db[c] += dy[i];
     }
   }
@@ -245,7 +249,7 @@ function attention_backward(dy, {qkv, n_head, probabilities}) {
     matmul(matrix(da, T, s), matrix(dy, C, at), transposed(v), T, D, T);
   });
   const [ds] = softmax_backward(da, {y: probabilities});
-  for (let i = 0; i < ds.length; i++) ds[i] *= 1 / Math.sqrt(D);
+  if (FAULT !== "scale") for (let i = 0; i < ds.length; i++) ds[i] *= 1 / Math.sqrt(D);
   const inside = m => ({...m, array: dqkv});               // the same place in the gradient
   each_head(qkv, n_head, (q, k, v, s, at) => {
     matmul(inside(v), transposed(matrix(probabilities, T, s)), matrix(dy, C, at), T, T, D);
@@ -279,7 +283,7 @@ function residual(x, branch) {
 // dx = dy + dbranch: x went two ways, and the gradients of both add up.
 function residual_backward(dy, dbranch) {
   const dx = empty(dy, dy.shape);
-  for (let i = 0; i < dy.length; i++) dx[i] = dy[i] + dbranch[i];
+  for (let i = 0; i < dy.length; i++) dx[i] = (FAULT === "residual" ? 0 : dy[i]) + dbranch[i];
   return [dx];
 }
 

@@ -46,8 +46,8 @@ FORMULAS = {
                    "b": Formula("c", "dy[~c]", "~")},
     "rms_norm": {"x": Formula("~c", "(dy[~c] * w[c] - xhat[~c] * mean_g_xhat[~0]) * rstd[~0]"),
                  "w": Formula("c", "dy[~c] * xhat[~c]", "~")},
-    "swiglu": {"gate": Formula("~c", "slope_gate[~c] * dy[~c] * up[~c]"),
-               "up": Formula("~c", "dy[~c] * activated[~c]")},
+    "multiply": {"gate": Formula("~c", "dy[~c] * up[~c]"),
+                 "up": Formula("~c", "dy[~c] * gate[~c]")},
     "rope": {"x": Formula("btc", "back[btc]")},
     "grouped_heads": {"q": Formula("btc", "dq[btc]"),
                       "k": Formula("btc", "dk[btcr]", "r"),
@@ -95,8 +95,6 @@ def operands(step, inner):
         names["scale"] = 1.0 / q.shape[-1] ** 0.5
         if "softmax" in inner:
             names["ds"] = inner["softmax"].output
-    elif op == "swiglu":
-        names["slope_gate"] = F.silu_backward(np.ones_like(dy), F.ActivationCache(names["x"]))
     elif op == "rope":
         names["back"] = step.output
     elif op == "grouped_heads":

@@ -4,7 +4,7 @@
 // A model is {config, parameters, cuts}; a parameter is {data, grad, trainable} under GPT-2's own
 // name, and cuts are the pairs of tokens between which attention carries nothing.
 
-// `call` runs every operation: the page opens them, and nudges their inputs, through it.
+// `call` runs every operation: the page puts a table of letters in the place of two of them.
 const plain_call = (op, name, inputs) => op(...inputs);
 
 function forward(model, x, call = plain_call) {
@@ -41,19 +41,19 @@ function forward(model, x, call = plain_call) {
 
 // Fill .grad of the trainable parameters.  A gradient that is null is wanted by nothing further
 // down, and the way back ends there.
-function backward(model, dlogits, cache, call = plain_call) {
+function backward(model, dlogits, cache) {
   const {config, parameters} = model;
   for (const p of Object.values(parameters)) p.grad = null;
   const run = (name, op, dy) => {
     if (dy === null) return null;
-    const [dx, ...grads] = call(op, name, [dy, cache[name]]);
+    const [dx, ...grads] = op(dy, cache[name]);
     [`${name}.weight`, `${name}.bias`].filter(n => parameters[n]).forEach((n, i) => {
       parameters[n].grad = grads[i];
     });
     return dx;
   };
   const add = (name, dy, branch) => branch === null ? null :
-    call(residual_backward, name, [dy, branch])[0];
+    residual_backward(dy, branch)[0];
   let dx = run("output", linear_backward, dlogits);
   dx = run("last", last_tokens_backward, dx);
   dx = run("trunk.ln_f", layer_norm_backward, dx);

@@ -1,4 +1,4 @@
-// What stands under the curve (settings, race, faults, the game), and what tests and readers call.
+// What stands under the curve (settings, race, faults), and what tests and readers call.
 
 const slider = (id, label, min, max, step, value, text, act, note) => el("label", {class: "slider"},
   el("span", {}, label, " ", el("output", {id: `${id}-value`}, text(value))),
@@ -12,9 +12,6 @@ const two = v => Number(v.toPrecision(2));
 const scale_slider = (id, value, act) => slider(id, "initialisation scale", -1.5, 1, 0.05,
   Math.log10(value), v => short(two(10 ** v)), v => act(two(10 ** v)));
 
-// Where the fault of an operation is, in the words of the rows.
-const PLACES = {layer_norm: "norms", linear: "linear layers", positions: "positions", softmax: "attention",
-  residual: "around attention, feed-forward", attention: "attention", gelu: "feed-forward", cross_entropy: "loss"};
 const PANELS = {
   settings: () => [
     slider("rate", "learning rate", -5, 0, 0.1, Math.log10(S.rate), v => short(two(10 ** v)),
@@ -53,34 +50,13 @@ const PANELS = {
       el("div", {class: "chips", id: "faults", role: "group", "aria-label": "Faults"}, FAULTS.map(f =>
         el("button", {"aria-pressed": String(f === fault),
           onclick: () => set({fault: f === fault ? null : f.id})}, f.title))),
-      fault ? [el("p", {class: "note"}, el("b", {}, `${fault.op}: `), fault.text),
-        ...fault.javascript.flatMap(([right, wrong]) => [el("code", {class: "cut"}, right),
-          el("code", {class: "put"}, wrong || "(the line is gone)")]),
+      fault ? [el("p", {class: "note"}, el("b", {}, `${fault.op}: `), fault.why),
+        el("code", {class: "cut"}, fault.cut), el("code", {class: "put"}, fault.put),
         el("p", {id: "verdict", role: "status"}),
         el("button", {onclick: verify}, "Check the gradients now")] :
-        el("p", {class: "note"}, "Choose a fault. A copy of the model, with that line of the " +
-          "engine changed, trains beside the right one. Does it still learn? Guess first.")];
+        el("p", {class: "note"}, "Choose a fault. A copy of the model, with that line of " +
+          "functional.py wrong, trains beside the right one. Does it still learn? Guess first.")];
   },
-  game: (suspects = FAULTS.filter(f => !f.hides && !game.wrong.includes(f.id))) => [
-    el("p", {class: "note"}, "One line of the code for gradients is wrong. You have six checks: " +
-      "choose parts of the model in the column at its right (arrow keys go up and down in it). A " +
-      "check moves some of the part's numbers a little and measures the loss. Gradients run from the answers up: where one is " +
-      "wrong, the fault is in that part or below it. It may spoil that part alone."),
-    el("p", {id: "left", role: "status"}, game.said),
-    game.rows.length && el("div", {id: "evidence", tabindex: 0, role: "group", "aria-label": "Measured"},
-      game.rows.map(evidence)),
-    el("p", {}, game.over ? "" : [el("label", {}, "Which fault is it? ", el("select", {id: "suspect",
-      onchange: e => { game.suspect = e.target.value; }}, el("option", {value: ""}, "choose one"),
-    suspects.map(f => el("option", {value: f.id, selected: f.id === game.suspect},
-      `${f.title} (${PLACES[f.op]})`)))), el("button", {id: "guess-it", onclick: () => guess(game.suspect)},
-    `Guess (${3 - game.wrong.length} left)`)],
-    el("button", {onclick: () => { new_game(); by("panel").focus(); }}, "Another fault")),
-    el("p", {class: "note"}, "Linear layers: the input and output layers, and in attention and " +
-      "feed-forward. The loss comes after all of them."),
-    el("details", {class: "note", open: game.open, ontoggle: e => { game.open = e.target.open; }},
-      el("summary", {}, "What each fault does"), FAULTS.filter(f => !f.hides).map(f =>
-        el("p", {}, el("b", {}, `${f.title}: `), f.text))),
-  ],
 };
 
 function racer(n, kind, scale, replace = false) {
@@ -90,7 +66,6 @@ function racer(n, kind, scale, replace = false) {
   if (!replace) show_panel();
 }
 function show_panel() {
-  if (S.tab === "game" && !game) return new_game();
   refill(by("panel"), PANELS[S.tab]());
   if (S.tab === "break" && S.fault && !S.tour) verify();
 }
@@ -151,77 +126,7 @@ function check_text() {
     `says ${short(worst.gradient)}; ` +
     `moving the number a little, and measuring, gives ${short(worst.difference)}.` :
     `A gradient check notices nothing: ${checked} of ${checked} numbers agree.` +
-    (fault_of(S.fault).hides ? " The gradient is right, of a wrong model." :
-      " What is wrong reaches nothing that is trained here.");
-}
-
-// ------------------------------------------------------------------------ the game
-
-function new_game() {
-  const list = FAULTS.filter(f => !f.hides), before = game && game.fault;
-  let fault = before;
-  while (fault === before) fault = list[Math.floor(Math.random() * list.length)].id;
-  game = {fault, left: 6, parts: {}, rows: [], wrong: [], over: false, suspect: "", said: "Six checks left. Where do you look first?"};
-  restart();
-  show_panel();
-  dirty = true;
-}
-function show_game_cell(row) {
-  const result = game.parts[row.part], off = game.left === 0 || game.over, key = `${result}${off}`;
-  const stop = drawn_rows.findLast(r => !(r.part in game.parts)) === row ? 0 : -1;       // of Tab
-  if (row.back.dataset.game === key && row.back.firstChild?.dataset?.check) return row.back.firstChild.tabIndex = stop;
-  row.back.dataset.game = key;
-  row.back.className = "back game";
-  row.back.replaceChildren(result === undefined ? el("button", {"data-check": row.part,
-    disabled: off, tabindex: stop, onclick: () => use_check(row.part),
-    "aria-label": `check the gradient of ${name_of(row.part)}`}, "check") :
-    el("b", {"data-check": row.part, class: result ? "ok" : "no"}, result ? "✓ agrees" : "✗ wrong"));
-}
-async function use_check(part) {
-  if (game.left === 0 || game.over || part in game.parts || lost()) return;
-  const mine = game;
-  mine.parts[part] = undefined;            // asked for
-  mine.left -= 1;
-  const rows = await check_parts(0, [part]);
-  mine.parts[part] = rows.every(r => r.error < TOLERANCE);
-  const worst = {};                        // of each array
-  for (const r of rows) if (!worst[r.name] || r.error > worst[r.name].error) worst[r.name] = r;
-  mine.rows.unshift(...Object.values(worst));
-  mine.said = `${name_of(part)}: ${mine.parts[part] ? "right" : "wrong"}. ` +
-    `${plural(mine.left, "check")} left.`;
-  if (game !== mine) return;
-  show_panel();
-  draw();
-  if (document.activeElement === document.body)            // its button is gone
-    (body.querySelector("[tabindex='0']:enabled") || by("suspect")).focus();
-}
-body.addEventListener("keydown", e => {    // the checks are one stop of Tab, arrows go among them
-  const all = Array.from(body.querySelectorAll("[data-check]:enabled")), i = all.indexOf(e.target);
-  const next = i < 0 ? null : all[i + {ArrowUp: -1, ArrowDown: 1}[e.key]];
-  if (next) e.preventDefault(), next.focus();
-});
-function evidence({name, index, gradient, difference, error}) {
-  const good = error < TOLERANCE, ratio = Number((gradient / difference).toPrecision(3));
-  return el("div", {class: good ? "ok" : "no"}, el("code", {},
-    `${name.replace("trunk.", "")}[${index}]`), ` ${short(gradient)}, measured ` +
-    `${short(difference)} ${good ? "✓" : "✗"}` +
-    (!good && Math.abs(Math.log10(Math.abs(ratio))) < 2 ? ` ${short(ratio)} times it` : ""));
-}
-function guess(id) {
-  if (!id) return by("suspect").focus();
-  const fault = fault_of(game.fault);
-  if (id === game.fault) {
-    game.over = true;
-    game.said = `Found, with ${plural(6 - game.left, "check")}: ${fault.title}. ${fault.text}`;
-  } else {
-    game.wrong.push(id);
-    game.over = game.wrong.length === 3;
-    game.suspect = "";
-    game.said = game.over ? `It was: ${fault.title}. ${fault.text}` : `No, it is not “${
-      fault_of(id).title}”. ${plural(3 - game.wrong.length, "guess", "guesses")} left.`;
-  }
-  show_panel();
-  draw();
+    " What is wrong reaches nothing that is trained here.";
 }
 
 // ------------------------------------------------------------------------ controls

@@ -18,21 +18,24 @@ const short = v => v === 0 ? "0" : Math.abs(v) >= 1e-3 && Math.abs(v) < 1e4 ?
 
 // ------------------------------------------------------------------------ engines and workers
 
-const fault_of = id => FAULTS.find(f => f.id === id) || null;
+const FAULTS = D.faults, fault_of = id => FAULTS.find(f => f.id === id) || null;
+// The engine as an expression whose value is an object of its functions, with a fault or without.
+const names_of = source => Array.from(source.matchAll(/^(?:function|const) (\w+)/gm), m => m[1]);
+const engine_text = id => `(FAULT => {${SOURCE}\nreturn {${names_of(SOURCE).join(", ")}};})("${id}")`;
 const ENGINES = {};                        // in this page: for what is drawn
 function engine(fault) {
   const id = fault || "right";
   if (!ENGINES[id]) {
     const script = el("script");
-    script.textContent = `ENGINES["${id}"] = ${engine_text(SOURCE, fault_of(fault))};`;
+    script.textContent = `ENGINES["${id}"] = ${engine_text(fault || "")};`;
     document.head.append(script);
   }
   return ENGINES[id];
 }
 const E = engine(null), TASKS = E.TASKS;
 const WORKER = new Blob([
-  `const ENGINES = {right: ${engine_text(SOURCE, null)},\n`,
-  FAULTS.map(f => `${f.id}: ${engine_text(SOURCE, f)}`).join(",\n"), "};\n",
+  `const ENGINES = {right: ${engine_text("")},\n`,
+  FAULTS.map(f => `${f.id}: ${engine_text(f.id)}`).join(",\n"), "};\n",
   by("worker").textContent], {type: "text/javascript"});
 
 function halves(text) {                    // base64 of float16 numbers -> Float32Array
@@ -107,12 +110,12 @@ const STARTS = {drawn: "random", aligned: "orange", opposed: "blue"};      // of
 const RANDOM = {0.1: "too small", 0.55: "random"};
 const DEFAULTS = {task: D.task, weights: "pretrained", scale: 1.4, angle: 90,
   start: "drawn", ...TASKS[D.task].settings, seed: 0, frozen: FPT, fault: null, tab: "settings",
-  pace: 0, look: null, open: null, bits: null, cut: [], follow: false, tour: null, beamer: false,
+  pace: 0, look: null, bits: null, cut: [], follow: false, tour: null, beamer: false,
   race: [["pretrained", 1.4, "drawn"], ["random", 0.55, "drawn"], ["random", 0.1, "drawn"]]};
 const S = {...DEFAULTS};                   // what the URL holds
 let models = [], latest = null, shown = 0, dirty = true, layout = null;
 let trail = null, cut_table = null, flipped = null;
-let example = null, hover = null, agreement = null, game = null, noticed = null;
+let example = null, hover = null, agreement = null, noticed = null;
 const heads = Array(D.config.n_head).fill(true);
 
 function lanes_of() {
@@ -120,11 +123,10 @@ function lanes_of() {
   const own = lane(S.weights, S.scale, S.start);
   if (S.tab === "race") return S.race.map(racer => lane(...racer));
   if (S.tab === "break" && S.fault) return [own, {...own, fault: S.fault}];
-  if (S.tab === "game" && game) return [{...own, fault: game.fault}];
   return [own];
 }
 function lane_name({kind, scale, fault, start}, several) {
-  if (fault) return S.tab === "game" ? "hidden fault" : "with fault";
+  if (fault) return "with fault";
   if (S.tab !== "race") return several ? "without fault" : KINDS[kind];
   return kind === "random" ? RANDOM[scale] || `random ${short(scale)}` :
     kind === "turned" ? `${STARTS[start]} start` : KINDS[kind];
@@ -204,7 +206,7 @@ function refill(box, children) {
 }
 const say = text => { by("said").textContent = text; };
 
-const QUIET = ["open", "bits", "look", "cut", "follow"];   // settings of the picture alone
+const QUIET = ["bits", "look", "cut", "follow"];   // settings of the picture alone
 function set(values, replace = false) {
   const before = JSON.stringify(lanes_of()), changed = Object.keys(values).filter(
     k => JSON.stringify(S[k]) !== JSON.stringify(values[k]));
@@ -213,7 +215,6 @@ function set(values, replace = false) {
   if (changed.includes("task") && !("bits" in values)) S.bits = null;
   if (changed.includes("task") && !("cut" in values)) S.cut = [];
   write_address(replace);
-  if (changed.includes("open")) show_step();
   if (changed.includes("tour")) {          // what the station before it began is over
     running = false;
     flipped = null;
@@ -231,12 +232,10 @@ function set(values, replace = false) {
     dirty = true;
     return Promise.resolve(measured);
   }
-  if (again || S.tab !== "game") game = null;              // its checks were of another model
   const done = again ? restart() : change();
   show_controls();
   const drags = /^scale-/.test(document.activeElement.id);    // a slider that would be replaced
-  if (changed.some(k => ["tab", "fault", "weights", "tour", drags ? "" : "race"].includes(k)) ||
-    (S.tab === "game" && !game)) show_panel();
+  if (changed.some(k => ["tab", "fault", "weights", "tour", drags ? "" : "race"].includes(k))) show_panel();
   if (changed.includes("tour")) {
     show_station();
     by(S.tour ? "question" : "task").focus({preventScroll: true});
@@ -257,11 +256,8 @@ by("flow").prepend(el("div", {class: "row"}, el("span", {class: "part head"}, "b
 body.append(...ROWS.map(row => {
   row.button = el("button", {class: "part", onclick: () => toggle(row.part)});
   row.back = el("span", {class: "back"});
-  const open = el("button", {class: "open", onclick: () => set({open: row.part}),
-    "aria-label": `open ${name_of(row.part)}: its source and the numbers of this step`,
-    title: "open: its source and the numbers of this step"}, "ƒ");
   row.line = el("div", {class: "row", style: `height:${row.height}px`}, el("span", {class: "names"},
-    row.button, open), el("span"), row.back);
+    row.button), el("span"), row.back);
   return row.line;
 }));
 const BRACKETS = blocks.map((_, i) => el("span", {class: "block", "aria-hidden": "true"}, `block ${i + 1}`));
@@ -275,7 +271,7 @@ function arrange() {
   const {model} = models[Math.min(shown, models.length - 1)], station = STATIONS[S.tour - 1];
   const parts = new Set(Object.values(model.parameters).map(p => p.part));
   drawn_rows = ROWS.filter(row => parts.has(row.part) && (!station || !station.rows ||
-    S.tab === "game" || station.rows.includes(row.part)));
+    station.rows.includes(row.part)));
   height = drawn_rows.reduce((top, row) => { row.top = top; return top + row.height; }, 0);
   for (const row of ROWS) row.line.hidden = !drawn_rows.includes(row);
   [...by("heads").children].forEach((b, n) => { b.hidden = n >= model.config.n_head; });
@@ -386,13 +382,11 @@ function show_parts(model) {
     sizes[part] = (sizes[part] || 0) + data.length;
   const lane = latest && latest.lanes[shown], lowest = PARTS.findIndex(p => sizes[p] && !S.frozen.includes(p));
   const with_angles = S.tab === "break" && S.fault && latest && latest.lanes[1];
-  const title = game ? `check a gradient: ${game.left} left` : with_angles ? "angle to the right gradient" : "way back ↑ size of gradient";
+  const title = with_angles ? "angle to the right gradient" : "way back ↑ size of gradient";
   if (way.textContent !== title) way.textContent = title;
-  bits.inert = Boolean(game);
   ROWS.forEach((row, i) => {
     if (!sizes[row.part]) return;
     const frozen = S.frozen.includes(row.part);
-    row.line.firstChild.inert = Boolean(game);             // its numbers would tell the fault
     const key = `${frozen}${sizes[row.part]}`;
     if (row.key !== key) {
       row.key = key;
@@ -404,7 +398,6 @@ function show_parts(model) {
       row.button.replaceChildren(el("span", {}, row.short || row.label),
         el("small", {}, sizes[row.part] < 1e5 ? count(sizes[row.part]) : `${Math.round(sizes[row.part] / 1000)}k`));
     }
-    if (game) return show_game_cell(row);
     const state = i < lowest || lowest < 0 ? "ends" : frozen ? "through" : "learns";
     row.back.className = `back ${state}`;
     const angle = with_angles && with_angles.angles ? with_angles.angles[row.part] : undefined;

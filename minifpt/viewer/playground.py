@@ -12,21 +12,17 @@ from ..files import outputs, weights
 from ..fpt import FPT
 from ..gpt2 import GPT2, LanguageModel
 from ..trunks import forms
-from . import encoded, fill, formulas, read, to_json
-from .faults import FAULTS
+from . import encoded, fill, read, to_json
+from .checking import BREAKS, broken
 from .frames import source_of
-from .steps import page_with
 
 KIND = "playground"                                       # of the page
 MODEL = "minigpt-tiny"
 TASKS = "bit-xor", "majority", "bit-memory"               # those that tasks.js has
 POSITIONS = 12                                            # the most tokens of these
 ENTRIES = 40                                              # gradients that the page compares singly
-PAGE = ("common.js", "drawing.js", "playground.js", "address.js", "live.js", "panels.js",
-        "looking.js", "stations.js", "tour.js", "start.js")
-# The operations of model.js, which the page opens with the source that runs in Python.
-OPERATIONS = ("linear", "positions", "layer_norm", "gelu", "attention", "residual", "last_tokens",
-              "cross_entropy")
+PAGE = ("common.js", "drawing.js", "playground.js", "address.js", "panels.js", "looking.js",
+        "stations.js", "tour.js", "start.js")
 ENGINE = "engine.js", "model.js", "forms.js", "tasks.js"   # runs in the worker and in the page
 
 
@@ -62,13 +58,12 @@ def playground(model=MODEL, task="bit-xor", tour=None):
             "trunk": [[name, list(a.shape)] for name, a in arrays.items()],
             "weights": encoded(np.concatenate([a.ravel() for a in arrays.values()]).astype("<f2")),
             "heads": heads_of(),
-            "reference": reference(trunk), "operations": operations(), "stations": stations(),
-            "faults": [fault._asdict() for fault in FAULTS if fault.javascript],
-            "stepper": re.sub(r"\n\s*(//.*\n\s*)*", "\n", page_with("live", "One step"))}
+            "reference": reference(trunk), "stations": stations(),
+            "faults": faults()}
     return fill("playground.html", {
         "TITLE": "A transformer that trains in this page", "DATA": to_json(data),
         "STYLE": read("playground.css"), "ENGINE": "".join(map(read, ENGINE)),
-        "WORKER": read("worker.js"), "FAULTS": read("faults.js"),
+        "WORKER": read("worker.js"),
         "SCRIPT": "".join(map(read, PAGE))})
 
 
@@ -100,20 +95,17 @@ def stations():
     return texts
 
 
-def operations():
-    """Return {operation: its sources and formulas}, for the frames of the live step."""
-    pages = {}
-    for op in OPERATIONS:
-        forward = formulas.FORWARD.get(op) or (
-            formulas.ELEMENTWISE._replace(put="gelu(x[~c])") if op == "gelu" else None)
-        back = formulas.FORMULAS.get(op, formulas.SLOPE)
-        there, again = vars(functional)[op], vars(functional)[f"{op}_backward"]
-        pages[op] = {
-            "sources": [source_of(there), source_of(again)],
-            "forward": forward and forward._asdict() | {"text": formulas.text_of(there, "y")},
-            "back": {name: formula._asdict() | {"text": formulas.text_of(again, f"d{name}")}
-                     for name, formula in back.items()}}
-    return pages
+def faults():
+    """Return the faults that the page can make, each with its right and its wrong line."""
+    rows = []
+    for it in BREAKS:
+        faulty = broken(it)
+        lines = dict(source_of(vars(functional)[f"{it.op}_backward"])["lines"])
+        first, last = faulty.lines
+        cut = "\n".join(lines[n].strip() for n in range(first, last + 1))
+        rows.append({"id": it.id, "title": it.title, "op": it.op, "why": it.why, "cut": cut,
+                     "put": faulty.text})
+    return rows
 
 
 def check(name, trunk):

@@ -6,7 +6,6 @@ restart();
 show_controls();
 show_panel();
 show_station();
-show_step();
 ask({kind: "agree", reference: D.reference}, "agreed").then(({difference}) => {
   agreement = difference;
   if (stopped) return;

@@ -178,12 +178,11 @@ const STATIONS = [
       "memory, in 700 with random numbers, in 1,100 after novels: likeness in some heads did not help." : ""},
   {set: {task: "bit-xor", tab: "break", fault: "positions"},
   show: ["flow", "back", "bar", "chart", "panel"], rows: FIRST,
-  guess: ({runs: [both]}) => !both || S.tab === "game" ? null : both.lanes[1].accuracy < 0.65 ? 0 :
+  guess: ({runs: [both]}) => !both ? null : both.lanes[1].accuracy < 0.65 ? 0 :
     behind(both) ? 1 : 2,
   acts: [[anew("Train both"), notes => train_with(notes, "fault", {tab: "break", fault: "positions"}, 600)],
-    ["Check the gradients", () => set({tab: "break", fault: "positions"}, true).then(verify)],
-    ["Play: find a fault", () => set({tab: "game"}, true).then(() => by("panel").focus())]],
-  judge: ({runs: [both]}) => S.tab === "game" ? game ? game.said : "" : (both ? `After ` +
+    ["Check the gradients", () => set({tab: "break", fault: "positions"}, true).then(verify)]],
+  judge: ({runs: [both]}) => (both ? `After ` +
     `${count(both.step)} steps the right model has ${pc(both.lanes[0])}, the one with the fault ` +
     `${pc(both.lanes[1])}. ${behind(both) ? "Beside a right one it is behind; alone, who would have " +
     "known?" : "The curves do not tell which is wrong."} ` : "") + (check_text() || (both ?

@@ -1,6 +1,4 @@
-// The playground opens this page with the numbers of its own step.
-const DATA = document.getElementById("data").textContent, LIVE = DATA === "live";
-const D = LIVE ? parent.live_step() : JSON.parse(DATA);
+const D = JSON.parse(document.getElementById("data").textContent);
 const SHORT = {linear: "lin", layer_norm: "ln", attention: "attn", softmax: "soft", dropout: "drop",
   residual: "+", positions: "pos", last_tokens: "last", cross_entropy: "CE", log_sum_exp: "lse",
   embedding: "emb", unembedding: "unemb", gelu_exact: "gelu"};
@@ -10,8 +8,8 @@ const TOLERANCE = 1e-6;
 const LATE = ["residual", "last_tokens"];   // run back out of the strip's order
 const WAITS = "The lower row of the strip runs from right to left, but + and last wait for the " +
   "branch that stands left of them.";
-const state = {at: 0, all: LIVE, example: 0, head: 0, open: new Set(), broken: null, asked: null, row: null,
-  terms: [], path: [], entry: 0, entryAt: null, frame: 0, map: null, from: null};
+const state = {at: 0, all: false, example: 0, head: 0, open: new Set(), broken: null, asked: null, row: null,
+  terms: [], path: [], entry: 0, entryAt: null, from: null};
 let drawings = [];                          // what draws the matrices of this frame once more
 
 // ------------------------------------------------------------------------ small helpers
@@ -70,8 +68,7 @@ S.forEach((s, i) => {
 if (firstBack < 0) frames.push({kind: "loss"});
 const rest = forward.filter(i => S[i].partner === null && S[i].inside === null);
 if (rest.length) frames.push({kind: "rest"});
-if (D.adam) frames.push({kind: "adam"});
-if (D.film) frames.push({kind: "film"});
+frames.push({kind: "adam"});
 const frameOf = {};
 frames.forEach((f, n) => { frameOf[f.kind === "step" ? f.i : f.kind] = n; });
 // The short path, which the arrows follow at first: the kinds of operation, once each.
@@ -103,20 +100,12 @@ function words(step) {
     (step.back ? ", backward" : "");
 }
 const checks = {};                          // backward step -> its rows of differences
-const floats = bytes(D.differences.floats, Float64Array);
-D.breaks.forEach(b => { b.values = bytes(b.values, Float64Array); });
-const unchecked = S.filter((s, i) => s.back && !D.differences.step.includes(i)).map(s => s.name);
-const RELATIVE = "relative error: |gradient − finite difference|, divided by the largest of " +
-  "these two numbers and the root mean square of the whole right gradient";
-const errorOf = (v, d) => Math.max(0, Math.abs(v - d.numerical) - d.noise) /
+D.differences.forEach((d, n) => (checks[d.step] = checks[d.step] || []).push({...d, n}));
+const RELATIVE = "Relative error: |gradient − finite difference|, divided by the largest of " +
+  "these two numbers and the root mean square of the whole right gradient. Up to 1e−6 is allowed.";
+const errorOf = (v, d) => Math.abs(v - d.numerical) /
   Math.max(Math.abs(v), Math.abs(d.numerical), d.scale, 1e-300);
-D.differences.step.forEach((step, n) => {
-  const [value, numerical, nudge, scale, noise] = floats.slice(5 * n, 5 * n + 5);
-  const d = {n, step, name: D.differences.name[n], at: D.differences.at[n], value, numerical, nudge,
-    scale, noise};
-  d.error = errorOf(value, d);
-  (checks[d.step] = checks[d.step] || []).push(d);
-});
+const fault = () => state.broken === null ? null : D.breaks[state.broken];
 // Groups of the ribbon: blocks, and single operations between them.
 const groups = [];
 for (const i of forward) {

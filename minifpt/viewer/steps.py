@@ -27,8 +27,6 @@ from ..tasks import defaults_of
 from ..tracing import swapped, trace
 from ..trunks import TrunkSpec, config_for
 from . import checking, encoded, fill, read, still, stored_array, to_json
-from .differences import in_float64
-from .film import film, restore
 from .frames import SURE, TOKENS, Store, StoreFull, Telling
 
 LARGEST = 20_000_000                                      # parameters
@@ -39,7 +37,6 @@ CUT = {"head": 8, "class": 24, "symbol": 24, "choice": 24}
 CHANNELS = "channel of the head", "channel", "in", "out"
 # (examples, tokens, channels): the first that has room.
 TIGHTER = (4, 32, 400), (4, 32, 24), (2, 32, 24), (1, 32, 24), (1, 16, 24), (1, SURE, 24)
-WORK_OF_CHECK = 1e8                                       # parameters x tokens of its examples
 ROOM = 1_250_000                                          # bytes, a third more as text
 PAGE = ("steps.html", "steps.css", "common.js", "steps.js", "steps_ribbon.js", "steps_frames.js",
         "steps_after.js", "steps_ends.js")
@@ -58,60 +55,42 @@ class Steps:
         rows = (f"<li>{'back: ' * s['back']}{html.escape(s['name'])}" + "".join(
             f", {html.escape(p['name'])} {self.data['arrays'][p['array']]['shape']}"
             for p in s["out"] if "array" in p) + "</li>" for s in self.data["steps"])
-        return page_with(to_json(self.data), html.escape(self.data["title"]),
-                         f"<ol>{''.join(rows)}</ol>")
+        page, style, *scripts = PAGE
+        return fill(page, {"TITLE": html.escape(self.data["title"]), "STYLE": read(style),
+                           "LIST": f"<ol>{''.join(rows)}</ol>", "DATA": to_json(self.data),
+                           "SCRIPT": "\n".join(map(read, scripts))})
 
     def save(self, path):
         """Write the HTML file, in one rename; return its size in bytes."""
         return outputs.write_text(path, KIND, self.html())
 
     def still(self, path):
-        """Write a filmstrip of the frames as a picture, ``.png`` or ``.svg``, and the film, if
-        there is one, beside it; return the paths."""
-        return still.still(self.data, path)
+        """Write a filmstrip of the frames as a picture, ``.png`` or ``.svg``."""
+        still.still(self.data, path)
 
     def figure(self, *names):
         """Return the filmstrip as a Matplotlib figure, with the operations of these names; by
         default one of each kind."""
         return still.draw(self.data, names)
 
-    def film(self, layer=0):
-        """Return attention during the training that follows, as a Matplotlib figure; for
-        ``every`` > 0."""
-        return still.film(self.data, layer)
-
     def _repr_html_(self):
         return (f'<iframe srcdoc="{html.escape(self.html())}" width="100%" height="820" '
                 'style="border:0" title="One training step"></iframe>')
-
-    def differences(self):
-        """Return {step, name, at, value, numerical, nudge, scale, noise, error} of each entry that
-        has a finite difference."""
-        return checking.unpacked(self.data["differences"])
 
     def array(self, number):
         """Return an array of the file, by its number."""
         return stored_array(self.data, number)
 
 
-def page_with(data, title, listing=""):
-    """Return the page around its data; the playground opens it with the data ``live``."""
-    page, style, *scripts = (name for name in PAGE if data != "live" or name != "steps_after.js")
-    return fill(page, {"TITLE": title, "LIST": listing, "STYLE": read(style),
-                       "SCRIPT": "\n".join(map(read, scripts)), "DATA": data})
-
-
-def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", every=0, frames=None,
-          differences=150, progress=True):
+def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", differences=60,
+          progress=True):
     """Take one step of training and return it to step through: a :class:`Steps`.
 
     model, task      as for :func:`minifpt.train`; the model stays unchanged.
     batch_size, lr   ``None`` takes the task's default.
     trunk            the trunk's name on the page.
-    every, frames    continue training and keep a picture after each ``every`` steps, ``frames`` of
-                     them, by default until the task is solved; ``every=0`` keeps none.
-    differences      number of entries, the largest of each gradient, to compare with finite
-                     differences in float64; 0 leaves out the faults, too.
+    differences      number of entries of the parameters' gradients, the largest of each first, to
+                     compare with finite differences in float64.
 
     The numbers are those of ``minifpt.train`` with the same seed.  The page also shows the results
     of five wrong backward passes.  Raises ``ValueError`` for a model that is too large.
@@ -125,8 +104,7 @@ def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", every=0, f
     model = copy.deepcopy(model)
     trained = [p for p in model.parameters() if p.trainable]
     run = Run(model, Adam(trained, settings["lr"]), np.random.default_rng([seed, 0]), settings)
-    return of_run(run, task, trunk=trunk, every=every, frames=frames,
-                  differences=differences, progress=progress)
+    return of_run(run, task, trunk=trunk, differences=differences, progress=progress)
 
 
 def of_task(task, model, *, freeze="fpt", dropout=None, adapt=None, seed=0, **options):
@@ -141,10 +119,8 @@ def of_task(task, model, *, freeze="fpt", dropout=None, adapt=None, seed=0, **op
 
 
 @single_threaded_blas
-def of_run(run, task, *, trunk="", every=0, frames=None, differences=150, progress=True):
-    """Do as :func:`steps` for the next step of a ``Run``, whose model this trains."""
-    every = whole("steps", "every", every, 0)
-    frames = None if frames is None else whole("steps", "frames", frames)
+def of_run(run, task, *, trunk="", differences=60, progress=True):
+    """Do as :func:`steps` for the next step of a ``Run``, whose model stays unchanged."""
     count = whole("steps", "differences", differences, 0)
     model, settings = run.model, run.settings
     check(run, task)
@@ -153,7 +129,7 @@ def of_run(run, task, *, trunk="", every=0, frames=None, differences=150, progre
     run.optimizer.lr = training.learning_rate(settings, run.step)
     run.optimizer.weight_decay = settings.get("weight_decay", 0.0)
     x, y = task.batch(run.rng, settings["batch_size"], "train")
-    rng, double = copy.deepcopy(run.rng), in_float64(model)
+    rng = copy.deepcopy(run.rng)
     before = {name: p.data.copy() for name, p in model.named_parameters()}
     loss_before, _ = training.evaluate(model, task, x, y)
     fast = task.loss(model.forward(x, train=True, rng=copy.deepcopy(rng))[0], y)[0]
@@ -166,16 +142,14 @@ def of_run(run, task, *, trunk="", every=0, frames=None, differences=150, progre
         loss, accuracy = training.step(model, task, run.optimizer, x, y, settings["clip"], run.rng)
     after = {name: p.data.copy() for name, p in model.named_parameters()}
     loss_after, _ = training.evaluate(model, task, x, y)
-    restore(model, before)                                # the trace holds these very arrays
+    for name, p in model.named_parameters():              # the trace holds these very arrays
+        p.data[...] = before[name]
     data = {
         "title": f"One training step: {task.name}", "task": task.name, "about": about(task),
         "trunk": re.sub(r".*[/\\]", "", trunk),          # without a folder of the user's
         "number": run.step + 1, "loss": loss, "fast": fast, "accuracy": accuracy,
         **tokens_of(task, x[:TIGHTER[0][0]]), "tokens": int(T), "batch": len(x),
         "lr": run.optimizer.lr, "counts": counts(model, T), "losses": [loss_before, loss_after]}
-    some = max(1, min(len(x), int(WORK_OF_CHECK / T / sum(a.size for a in before.values()))))
-    checks = (checking.checked(t, double, task, x[:some], y[:some], rng, count, progress)
-              if count else checking.left_out("differences=0")) | {"checked": some}
     for examples, tokens, channels in TIGHTER:
         store = Store(CUT | dict.fromkeys(TOKENS, tokens) | dict.fromkeys(CHANNELS, channels)
                       | {"example": examples}, T, ROOM if tokens != SURE else math.inf)
@@ -187,12 +161,14 @@ def of_run(run, task, *, trunk="", every=0, frames=None, differences=150, progre
                         "adam": adam(run, store, before, after, norms[0]),
                         "unseen": telling.unseen()}
             break
-    data |= contents | checks | {"arrays": store.arrays}
-    restore(model, after)
-    run.step += 1
-    data["film"] = film(run, task, every, frames, x[:1], y[:1], before, loss, data["number"],
-                        progress)
-    return Steps(data)
+    rows, unchecked = [], ""
+    try:
+        rows = checking.differences(t, model, task, x, y, rng, count, progress)
+    except ValueError as e:
+        unchecked = str(e)
+    return Steps(data | contents | {
+        "arrays": store.arrays, "differences": rows, "unchecked": unchecked,
+        "breaks": checking.breaks(t, model, task, x, y, rng, rows)})
 
 
 def check(run, task):

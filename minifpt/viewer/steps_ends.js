@@ -49,7 +49,7 @@ function homeFrame() {
   return [head("What goes in, and what is to come out"), el("p", {class: "lead"}, "Press ",
     el("button", {class: "press", onclick: () => step_to(1), "data-key": "press"}, "→"),
     ` to follow one training step, in ${path.length} screens or in all ${frames.length}: ${plural(forward.length, "operation")} forward to the loss, ` +
-    `${S.length - forward.length} back${D.adam ? ", then Adam's update" : ""}.`), modelPicture(),
+    `${S.length - forward.length} back, then Adam's update.`), modelPicture(),
   el("div", {class: "legend"}, swatch("trained", "ln", "trained parameters"),
     swatch("frozen", "lin", "frozen parameters"), swatch("plain", "gelu", "no parameters")),
   el("div", {class: "two"}, el("div", {}, D.about ? el("p", {}, `${D.task}: ${D.about}`) : null,
@@ -63,7 +63,7 @@ function homeFrame() {
       (D.counts.pos ? `pos counts the ${D.tokens} positions that are used.` : "")),
     D.unseen.length ? el("p", {}, `The trunk's own code reads ${D.unseen.join(", ")}: what it ` +
       "computes is not among these operations.") : null,
-    LIVE ? null : el("p", {class: "texts"}, "This page runs the textbook operations, whose source " +
+    el("p", {class: "texts"}, "This page runs the textbook operations, whose source " +
       `it shows. Training itself runs faster versions of them: with those the loss is ${
         num(D.fast, 9)}, here it is ${num(D.loss, 9)}.`),
     el("details", {}, el("summary", {}, "Words on this page"), el("p", {class: "texts"},
@@ -87,9 +87,7 @@ function homeFrame() {
 }
 const KEYS = [["→ ←", "the next operation, the one before"],
   ["↓ ↑", "the next block, the one before"], ["L", "the loss"], ["Home", "the start"],
-  ...(D.adam ? [["A", "Adam, the end of the step"]] : []), ...(D.film ? [["F",
-    "the training as a film; there → ← move through it, Space plays and pauses"]] : []),
-  ...(D.breaks.length ? [["1 … 5", "break the backward pass; once more mends it"]] : []),
+  ["A", "Adam, the end of the step"], ["1 … 5", "break the backward pass; once more mends it"],
   ["Tab", "into the matrices: there the arrows read numbers, and Enter shows where one comes " +
     "from; Escape closes the answer, then leaves the matrix"]];
 
@@ -168,13 +166,11 @@ function render() {
   const focus = active.dataset.key ? `[data-key="${active.dataset.key}"]` :
     active.closest("#ribbon") ? "#ribbon .now" : null;  // what had the keyboard has it again
   tip();
-  if (D.film) pause();
   drawings = []; state.terms = [];
   ribbon(); breaks();
   const content = {home: homeFrame, loss: lossFrame, rest: restFrame, adam: () => adamFrame(),
-    film: () => filmFrame(), step: () => stepFrame(S[f.i])}[f.kind]();
+    step: () => stepFrame(S[f.i])}[f.kind]();
   document.getElementById("frame").replaceChildren(...content.filter(Boolean));
-  if (f.kind === "film") { film(); if (!state.frame && !STILL.matches) play(); }
   if (state.asked && f.kind === "step" && state.asked.step === f.i) answer();
   const again = focus && document.querySelector(focus);
   if (again) again.focus({preventScroll: true});
@@ -220,21 +216,17 @@ function block(direction) {                 // the next group of the ribbon, in 
 document.addEventListener("keydown", e => {
   if (e.ctrlKey || e.metaKey || e.altKey) return;
   if (e.target.matches("input, .list, #stack ol") && /^(Arrow|Page)/.test(e.key)) return;
-  if (e.key === " " && e.target.id === "film") { playing ? pause() : play(); e.preventDefault(); }
   const act = {ArrowRight: () => step_to(1), ArrowLeft: () => step_to(-1),
     ArrowDown: () => block(1), ArrowUp: () => block(-1), Home: () => go(0),
-    Escape: () => state.asked ? close() : LIVE && parent.close_step(), l: () => go(frameOf.loss),
-    a: () => D.adam && go(frameOf.adam), End: () => go(frames.length - 1),
-    f: () => { if (D.film) { go(frameOf.film); document.getElementById("film").focus(); }
-    }}[e.key.length === 1 ? e.key.toLowerCase() : e.key];
+    Escape: () => state.asked && close(), l: () => go(frameOf.loss),
+    a: () => go(frameOf.adam), End: () => go(frames.length - 1)}[e.key.length === 1 ? e.key.toLowerCase() : e.key];
   const n = "12345".indexOf(e.key);
   if (act) act(); else if (n >= 0 && n < D.breaks.length) toggle(n); else return;
   e.preventDefault();
 });
 document.getElementById("title").textContent = D.title;
-document.getElementById("facts").textContent = D.facts || `${D.trunk ? D.trunk + ", " : ""}step ` +
+document.getElementById("facts").textContent = `${D.trunk ? D.trunk + ", " : ""}step ` +
   `${count(D.number)}, ${plural(D.batch, "example")} of ${plural(D.tokens, "token")}`;
-if (LIVE) state.at = frameOf[D.open] ?? 0;
 document.getElementById("keys").append(...KEYS.slice(0, -1).map(([k, t]) => el("span", {},
   ...k.split(" ").map(x => el("kbd", {}, x)), ` ${t}`)), el("span", {class: "note"},
   "Cells show rounded numbers; ≈0 is small but not 0. ", el("i", {class: "screen"},
@@ -244,6 +236,5 @@ document.getElementById("keys").append(...KEYS.slice(0, -1).map(([k, t]) => el("
 DARK.addEventListener("change", render);
 for (const [event, on] of [["beforeprint", true], ["afterprint", false]])
   window.addEventListener(event, () => { printing = on; render(); });
-window.addEventListener("resize", () => { if (frames[state.at].kind === "film") film(); });
 render();
 if (has_address) visit();

@@ -21,9 +21,8 @@ function doc(text) {
 }
 function source(step) {
   const s = D.sources[step.source], ran = D.runs[step.run] || {};
-  const b = state.broken === null || !step.back ? null : D.breaks[state.broken];
-  const wrong = b && step.op === b.op && s.module === "minifpt.functional" ? b : null;
-  const head = el("h3", {}, `Source, as it ${LIVE ? "runs in Python" : "ran"} ` +
+  const b = step.back && fault(), wrong = b && step.op === b.op && s.module === "minifpt.functional" ? b : null;
+  const head = el("h3", {}, "Source, as it ran " +
     `(${s.module.replace(/\./g, "/")}.py)`);
   if (!s.lines.length) return el("div", {}, head, el("p", {}, "Its source is not at hand."));
   let indent = "", after = false;                        // below the fault the shapes are not those that ran
@@ -93,7 +92,7 @@ function stack() {
 }
 
 function faultNote(text) {
-  return state.broken === null ? null : el("p", {class: "fault"}, text);
+  return fault() && el("p", {class: "fault"}, text);
 }
 const unit = (op, name) => name === "db" || op === "positions" || op === "embedding" ?
   "addition" : "multiply-add";
@@ -109,33 +108,22 @@ function never(step) {                      // the gradients that were never com
 }
 
 function checkTable(step) {
-  const i = S.indexOf(step), rows = checks[i];
-  if (!rows) return null;
-  const b = state.broken === null ? null : D.breaks[state.broken];
-  const values = rows.map(d => {
-    const value = b ? b.values[d.n] : d.value;
-    return {d, value, error: errorOf(value, d)};
-  });
-  const worst = Math.max(...values.map(v => v.error));
-  const title = worst <= TOLERANCE ?
-    `Gradient check: all ${rows.length} agree, worst relative error ${num(worst, 2)}` :
-    `Gradient check: wrong, relative error up to ${num(worst, 2)}`;
-  return el("details", {open: b ? true : null}, el("summary", {class: worst <= TOLERANCE ? "ok" :
-    "no"}, `${worst <= TOLERANCE ? "✓" : "✗"} ${title}`), el("table", {}, el("tr", {},
-    el("th", {}, "entry"), el("th", {class: "n"}, b ? "with the fault" : "float64"),
-    el("th", {class: "n"}, "finite difference"), el("th", {class: "n"}, "relative error"),
-      el("th")),
-  // the worst twelve
-  [...values].sort((p, q) => q.error - p.error).slice(0, 12).map(({d, value, error}) =>
-    el("tr", {}, el("td", {class: "mono"}, `d${d.name}[${d.at.join(", ")}]`),
-    el("td", {class: "n"}, num(value, 6)),
-  el("td", {class: "n"}, num(d.numerical, 6)), el("td", {class: "n"}, num(error, 2)),
-  el("td", {class: error <= TOLERANCE ? "ok" : "no"}, error <= TOLERANCE ? "✓" : "✗")))),
-  el("p", {class: "texts"}, `R${RELATIVE.slice(1)}. Up to 1e−6 is allowed.` +
-    `${D.checked < D.batch ? ` The check takes the first ${plural(D.checked, "example")} of the ` +
-      "batch." : ""}` +
-    `${rows.some(d => d.noise) ? " What rounding may have added to a finite difference is taken " +
-      "off first." : ""}${rows.length > 12 ? ` The worst 12 of ${rows.length}.` : ""}`));
+  const i = S.indexOf(step), b = fault(), error = b && b.wrong[i];
+  const verdict = b && el("p", {class: error ? "no" : "ok"}, error ?
+    `✗ With the fault its gradient is wrong, with a relative error of up to ${num(error, 2)}` :
+    "✓ The fault does not reach its gradient");
+  if (!checks[i]) return verdict;
+  const rows = checks[i].map(d => [d, b ? b.values[d.n] : d.value]), agrees = ([d, value]) =>
+    errorOf(value, d) <= TOLERANCE;
+  const good = rows.every(agrees);
+  return el("details", {open: Boolean(b)}, el("summary", {class: good ? "ok" : "no"}, good ?
+    `✓ Gradient check: all ${rows.length} agree` : "✗ Gradient check: wrong"), verdict,
+  el("table", {}, el("tr", {}, ["entry", b ? "with the fault" : "float64", "finite difference",
+    "relative error", ""].map((title, n) => el("th", {class: n ? "n" : null}, title))),
+  rows.map(([d, value]) => el("tr", {}, el("td", {class: "mono"}, `d${d.name}[${d.at.join(", ")}]`),
+    [num(value, 6), num(d.numerical, 6), num(errorOf(value, d), 2)].map(text =>
+      el("td", {class: "n"}, text)), el("td", {class: agrees([d, value]) ? "ok" : "no"},
+      agrees([d, value]) ? "✓" : "✗")))), el("p", {class: "texts"}, RELATIVE));
 }
 
 function head(title, ...badges) {           // title: text, or a step
@@ -143,7 +131,7 @@ function head(title, ...badges) {           // title: text, or a step
   const [next, back] = [1, -1].map(beside);
   return el("div", {class: "top"}, el("h2", {"data-name": name || title}, name ? words(title) : title),
     name ? el("code", {class: "where"}, title.name) : null, badges, el("span", {class: "go"},
-      LIVE ? null : el("button", {"data-key": "all", onclick: () => {
+      el("button", {"data-key": "all", onclick: () => {
         state.all = !state.all;
         render();
       }}, state.all ? `The short path of ${path.length}` : `All ${frames.length} screens`),
@@ -166,7 +154,7 @@ function stepFrame(step) {
   const arrays = list => list.filter(p => p.array !== undefined);
   add(faultNote(step.back ?
     "What you see here (matrices, text, the sum of a number) is the right " +
-    "step. The fault shows in the red lines of the source and in the gradient check below." :
+    "step. The fault shows in the red lines of the source and in the line below." :
     "The fault is in the backward pass; what runs forward is unchanged."));
   const given = arrays(step.in), texts = step.in.filter(p => p.array === undefined
     && p.text !== "None" && !(p.name === "rng"));
@@ -222,21 +210,18 @@ function answer() {
   if (!box || !q) return;
   const step = S[q.step], part = partOf(q);
   const a = array(part.array), value = valueAt(a, q.at), f = part.formula;
-  const d = step.back && (LIVE ? D.difference(q.step, q.name, q.at) : (checks[q.step] || []).find(
-    d => "d" + d.name === q.name && d.at.every((v, i) => v === q.at[i])));
+  const d = (checks[q.step] || []).find(d => "d" + d.name === q.name &&
+    d.at.every((v, i) => v === q.at[i]));
   const rows = [["in the step", a.dtype === "<f8" ? "float64" : "float32", num(value, 7)]];
-  const b = state.broken === null ? null : D.breaks[state.broken];
+  const b = fault();
   if (d) {
-    const allowed = LIVE ? 1e-4 : TOLERANCE;
-    rows.push([D.checked < D.batch ? `for the loss of the first ${plural(D.checked, "example")}` :
-      "the same step", "float64", num(d.value, 10)]);
-    rows.push(["(L(x + h) − L(x − h)) / 2h", `h = ${num(d.nudge, 1)}`, num(d.numerical, 10)]);
-    rows.push(["relative error", d.noise ? "beyond rounding" : "", num(d.error, 2),
-      d.error <= allowed]);
+    rows.push(["the same step", "float64", num(d.value, 10)],
+      ["(L(x + h) − L(x − h)) / 2h", `h = ${num(d.nudge, 1)}`, num(d.numerical, 10)],
+      ["relative error", "", num(d.error, 2), d.error <= TOLERANCE]);
     if (b) {
       const error = errorOf(b.values[d.n], d);
-      rows.push([`with the fault: ${b.title}`, "float64", num(b.values[d.n], 10)]);
-      rows.push(["its relative error", "", num(error, 2), error <= TOLERANCE]);
+      rows.push([`with the fault: ${b.title}`, "", num(b.values[d.n], 7)],
+        ["its relative error", "", num(error, 2), error <= TOLERANCE]);
     }
   }
   box.className = "asked";
@@ -251,9 +236,9 @@ function answer() {
       el("td", {class: "where"}, r[1]), el("td", {class: "n"}, r[2]),
       el("td", {class: r[3] ? "ok" : "no"}, r[3] === undefined ? "" :
         r[3] ? "✓ they agree" : "✗ they do not")))),
-    d || !step.back ? null : el("p", {class: "texts"}, checks[q.step] ?
-      "No finite difference was computed for this entry; those within a dashed frame have one." :
-      "No finite differences were computed here."),
+    d || !step.back ? null : el("p", {class: "texts"}, D.unchecked ? `No finite differences: ${
+      D.unchecked}.` : "Finite differences are computed of trained parameters, " +
+      "for the entries within a dashed frame."),
     step.back && S[q.step].op !== "cross_entropy" ? el("button", {"data-key": "toLoss",
       onclick: toLoss}, "Follow the largest term to the loss") : null,
     f ? faultNote("The sum here is the right step's.") : null));

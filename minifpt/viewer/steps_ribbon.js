@@ -1,10 +1,8 @@
 // ------------------------------------------------------------------------ the ribbon
 
 function statusOf(i) {
-  if (state.broken === null || !S[i].back) return "";
-  const b = D.breaks[state.broken];
-  if (b.first === i) return "first";
-  return b.wrong[i] !== undefined ? "wrong" : checks[i] ? "right" : "";
+  if (!fault() || !S[i].back) return "";
+  return fault().first === i ? "first" : i in fault().wrong ? "wrong" : "right";
 }
 function cell(i, extra = "") {
   const s = S[i], kind = kindOf(s), n = frameOf[i], status = statusOf(i);
@@ -69,10 +67,6 @@ function ribbon() {
     el("button", {class: `cell turn ${state.at === n ? "now" : state.at > n ? "done" : "todo"}`,
       title: "The loss, where it turns round", tabindex: state.at === n ? 0 : -1,
       onclick: () => go(n)}, "loss")));
-  if (D.film) last.append(el("div", {class: "group end"}, el("span", {class: "name"}, ""),
-    el("button", {class: `cell turn ${state.at === frameOf.film ? "now" : "todo"}`,
-      title: "Training as a film", tabindex: state.at === frameOf.film ? 0 : -1,
-      onclick: () => go(frameOf.film)}, "film")));
   nav.replaceChildren(...parts);
   nav.classList.toggle("over", nav.scrollWidth > nav.clientWidth + 1);
   const current = nav.querySelector(".now");
@@ -96,31 +90,19 @@ function barcode(list) {                    // a folded block: a stripe for each
 // ------------------------------------------------------------------------ breaking it
 
 function breaks() {
-  const box = document.getElementById("breaks");
-  if (!D.breaks.length) {
-    box.replaceChildren(LIVE ? "" : el("p", {}, "Finite differences and faults are left out: " +
-      `${D.unchecked}.`));
-    return;
-  }
-  const parts = [el("b", {id: "bt"}, "Break it:")];
+  const b = fault(), parts = [el("b", {id: "bt"}, "Break it:")];
   D.breaks.forEach((b, n) => parts.push(el("button", {role: "switch", id: `break${n}`,
     "aria-checked": String(state.broken === n), disabled: b.first === null,
     title: b.first === null ? (S.some(s => s.back && s.op === b.op) ?
       "this fault changes no gradient of this step" : `no ${b.op} runs back in this step`) :
       `${b.op}_backward: ${b.instead}`, onclick: () => toggle(n)}, b.title)));
-  const b = state.broken === null ? null : D.breaks[state.broken];
-  if (b) {
-    const wrong = Object.keys(b.wrong).length, checked = Object.keys(checks).length;
-    parts.push(el("p", {"aria-live": "polite"}, "The fault: ", el("b", {}, b.title),
-      ` in ${b.op}_backward. ${b.why}`, el("br"), "First red: ", el("b", {class: "no"},
-        `✗ ${S[b.first].name}, backward`), `, relative error ${num(b.wrong[b.first], 2)} ` +
-        `where 1e−6 is allowed. ${wrong} of ${checked} checked backward operations give a ` +
-        "wrong gradient: they run the faulty line, or receive a wrong gradient. " +
-        `${unchecked.length ? `Not checked: ${unchecked.length > 3 ?
-          `${unchecked.length} operations` : unchecked.join(", ")}. ` : ""}` +
-        "The button above mends it and goes back to where you were."));
-  }
-  box.replaceChildren(...parts);
+  if (b) parts.push(el("p", {"aria-live": "polite"}, "The fault: ", el("b", {}, b.title),
+    ` in ${b.op}_backward. ${b.why}`, el("br"), "First red: ", el("b", {class: "no"},
+      `✗ ${S[b.first].name}, backward`), `. ${plural(Object.keys(b.wrong).length,
+      "backward operation")} of ${S.length - forward.length} give a wrong gradient: they run the ` +
+      "faulty line, or receive a wrong gradient. The button above mends it and goes back to where " +
+      "you were."));
+  document.getElementById("breaks").replaceChildren(...parts);
 }
 function toggle(n) {
   const mends = state.broken === n;

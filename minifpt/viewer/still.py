@@ -6,45 +6,45 @@ from pathlib import Path
 import numpy as np
 
 from ..files import outputs, plots
-from . import decoded, stored_array
+from . import stored_array
 
 KIND = "still"                                            # of the pictures
 INK, SOFT, HATCH = "#1d2930", "#5b6b74", "#8093a0"
 
 
 def still(data, path):
-    """Draw the ``data`` of a ``Steps`` into a ``.png`` or ``.svg`` file, and its film, if any, into
-    ``NAME-film`` beside it; return the paths."""
-    names = paths(path, bool(data["film"] and data["film"]["layers"]))
+    """Draw the ``data`` of a ``Steps`` into a ``.png`` or ``.svg`` file."""
+    path = checked(path)
     import matplotlib
     with matplotlib.rc_context({"hatch.linewidth": 0.7, "hatch.color": HATCH, "font.size": 9,
                                 "svg.fonttype": "path"}):
-        for name, picture in zip(names, (draw, film), strict=False):
-            if name.suffix.lower() == ".png":
-                plots.save(picture(data), name, KIND, dpi=110)
-                continue
+        fig = draw(data)
+        if path.suffix.lower() == ".png":
+            plots.save(fig, path, KIND, dpi=110)
+        else:
             text = io.StringIO()
-            picture(data).savefig(text, format="svg", dpi=110)
-            outputs.write_text(name, KIND, text.getvalue())
-    return names
+            fig.savefig(text, format="svg", dpi=110)
+            outputs.write_text(path, KIND, text.getvalue())
 
 
-def paths(path, has_film):
-    """Return the files that a still is drawn into.  Raises ``ValueError`` for a foreign file."""
+def checked(path):
+    """Return the path of a picture.  Raises ``ValueError`` for another ending or a foreign file."""
     path = Path(path)
     if path.suffix.lower() not in (".png", ".svg"):
         raise ValueError(f"{path}: expected a file .png or .svg")
-    names = [path, *[path.with_stem(f"{path.stem}-film")] * has_film]
-    for name in names:
-        outputs.check(name, KIND)
-    return names
+    outputs.check(path, KIND)
+    return path
 
 
 def draw(data, names=()):
     """Return the filmstrip as a Matplotlib figure, with the operations of these names."""
+    from matplotlib.figure import Figure
     columns = named_steps(data["steps"], names) if names else chosen(data["steps"])
     n = len(columns) + 2
-    fig = sheet(1.55 * n, 5.2, f"{called(data)}: forward above, backward below")
+    fig = Figure(figsize=(1.55 * n, 5.2), layout="constrained")
+    title = ", ".join(filter(None, (data["title"], data["trunk"])))
+    fig.suptitle(f"{title}: forward above, backward below", fontsize=11, color=INK, x=0.01,
+                 ha="left")
     grid = fig.add_gridspec(3, n, height_ratios=(0.42, 1, 1))
     ribbon(fig.add_subplot(grid[0, :]), data)
     matrix(fig.add_subplot(grid[1, 0]), data, data["x"], "in: x")
@@ -61,18 +61,6 @@ def draw(data, names=()):
     return fig
 
 
-def sheet(width, height, title):
-    """Return an empty Matplotlib figure with a title."""
-    from matplotlib.figure import Figure
-    fig = Figure(figsize=(width, height), layout="constrained")
-    fig.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
-    return fig
-
-
-def called(data):
-    return data["title"] + (f", {data['trunk']}" if data["trunk"] else "")
-
-
 def named_steps(steps, names):
     """Return the operations of the forward pass with these names."""
     ahead = {s["name"]: s for s in steps if not s["back"] and s["inside"] is None}
@@ -80,46 +68,6 @@ def named_steps(steps, names):
         if name not in ahead:
             raise ValueError(f"steps: no operation '{name}', there are {', '.join(ahead)}")
     return [ahead[name] for name in names]
-
-
-def film(data, layer=0, pictures=6):
-    """Return the training that follows the step as a Matplotlib figure: the loss, and below it the
-    attention of one layer at ``pictures`` moments, with a row for each head."""
-    film_data = data["film"]
-    if film_data is None:
-        raise ValueError("steps: there is no film, expected every=N when the step is made")
-    if not film_data["layers"]:
-        raise ValueError("steps: the trunk has no attention of which to draw a film")
-    if not 0 <= layer < len(film_data["layers"]):
-        raise ValueError(f"steps: layer {layer}, expected 0 to {len(film_data['layers']) - 1}")
-    frames = film_data["frames"]
-    at = sorted({*np.linspace(0, len(frames) - 1, min(pictures, len(frames))).round().astype(int)})
-    maps = [decoded(shot["data"], np.uint8).reshape(shot["shape"]) / 255
-            for shot in (frames[i]["maps"][layer] for i in at)]
-    heads = len(maps[0])
-    name = film_data["layers"][layer].removeprefix("trunk.")
-    name = f"{called(data).split(': ')[-1]}: {name} while it is trained"
-    fig = sheet(1.25 * len(at) + 0.4, 1.25 * heads + 2.1, name)
-    grid = fig.add_gridspec(heads + 1, len(at), height_ratios=[1.1] + [1] * heads)
-    ax = fig.add_subplot(grid[0, :])
-    first, width = film_data["first"], max(1, film_data["every"] // 2)
-    mean = np.convolve(film_data["losses"], np.ones(width) / width, "valid")
-    ax.plot(first + width // 2 + np.arange(len(mean)), mean, color=INK, linewidth=1.2)
-    ax.set_title(f"loss, mean over {width} steps; dots: the pictures below", fontsize=9,
-                 loc="left", color=INK)
-    for i in at:
-        ax.plot(first + frames[i]["step"], 0, "o", color=plots.TRAINED, clip_on=False, zorder=3)
-    ax.set(ylim=(0, None))
-    ax.spines[["top", "right"]].set_visible(False)
-    for column, (i, shown) in enumerate(zip(at, maps, strict=True)):
-        for head in range(heads):
-            ax = fig.add_subplot(grid[head + 1, column])
-            when = f"step {frames[i]['step']}\nright {frames[i]['accuracy']:.0%}"
-            frame(ax, "" if head else when)
-            ax.imshow(shown[head], "YlGnBu", vmin=0, vmax=1, interpolation="nearest")
-            if not column:
-                ax.set_ylabel(f"head {head}", fontsize=9, color=INK)
-    return fig
 
 
 def chosen(steps):

@@ -23,7 +23,7 @@ def silu_backward(dy, cache):
 
 def make_trunk(seed=0, dropout=0.0, dtype=np.float32):
     """What ``--model silu.py:make_trunk`` asks for."""
-    ACTIVATIONS["silu"] = silu, silu_backward
+    ACTIVATIONS["my_silu"] = silu, silu_backward
     config = minifpt.GPT2Config(n_layer=2, n_head=2, n_embd=32, n_positions=64, vocab_size=256,
-                                dropout=dropout, activation_function="silu")
+                                dropout=dropout, activation_function="my_silu")
     return minifpt.GPT2(config, seed, dtype)

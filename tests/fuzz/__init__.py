@@ -1,1 +1,1 @@
-"""Long looks at what may go wrong: ``python -m tests.fuzz.kills`` and ``tests.fuzz.changes``."""
+"""Long looks at what may go wrong: ``python -m tests.fuzz.kills``."""

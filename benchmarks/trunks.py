@@ -1,0 +1,207 @@
+"""Which of a transformer's parts matters?  The study behind docs/results/trunks.md.
+
+    python -m benchmarks.trunks [STUDY ...] [--folder FOLDER] [--out FOLDER]
+
+Each study is a list of arms: a trunk, a change to it, and a task.  An arm is trained at four
+learning rates with a validation seed, then at the best one with three other seeds, until its test
+accuracy reaches a goal, or to its last step.  If the best rate is the smallest or the largest, a
+smaller or a larger one is tried, too.  Every run is a row of ``OUT/trunks-STUDY.csv``, by default
+in ``benchmarks/results``, written as it ends: the command goes on where it was stopped.
+
+``FOLDER`` holds the weights that the study pretrained, one command for each:
+
+    minifpt pretrain masked --text TEXT --shape bert:6x4x128 --out FOLDER/masked-bert
+    minifpt pretrain masked --text TEXT --shape t5:6x4x128 --out FOLDER/masked-t5
+    minifpt pretrain masked --text TEXT --shape longformer:32:6x4x128 --out FOLDER/masked-longformer
+
+The study *forms* measures their heads.  The study *accuracy*, typos and MNIST, keeps its runs in
+``runs/trunks``.
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+
+import minifpt
+from benchmarks.memory_map import read_rows, write_rows
+from minifpt import optim, tasks, training
+from minifpt.experiments import tables
+from minifpt.experiments.compare import Arm, Column, grid
+from minifpt.files import save_text
+from minifpt.machine import single_threaded_blas
+from minifpt.trunks import forms
+
+RATES = 1e-2, 3e-3, 3e-2, 1e-3                            # the likeliest first
+VALIDATION_SEED, SEEDS, EXAMPLES, EVERY = 1000, range(3), 128, 25
+# Most steps and the goal of each task.
+TASKS = {"bit-memory": (3000, 0.95), "bit-xor": (4000, 0.995)}
+COLUMNS = ("task", "trunk", "change", "lr", "seed", "reached", "last_step", "accuracy", "seconds",
+           "curve")
+GPT2, PRETRAINED = "random:6x4x128@1.41", ("masked-bert", "masked-t5", "masked-longformer")
+
+
+def unmask(attn):
+    """Let every token read all tokens."""
+    attn.causal = False
+
+
+def multiply_queries(attn):
+    """Undo the division of the scores by the root of the heads' width."""
+    attn.c_attn.weight.data[:, :128] *= 32 ** 0.5
+
+
+def multiply_both(attn):
+    """Multiply queries and keys so that the scores are those of :func:`multiply_queries`."""
+    attn.c_attn.weight.data[:, :256] *= 32 ** 0.25
+
+
+CHANGES = {"": lambda attn: None, "no causal mask": unmask, "unscaled": multiply_queries,
+           "larger queries and keys": multiply_both}
+STUDIES = {                                               # (task, trunk, change) of each arm
+    "mask": [(task, GPT2, change) for task in TASKS for change in ("", "no causal mask")],
+    "scale": [(task, GPT2, change) for task in TASKS
+              for change in ("unscaled", "larger queries and keys")],
+    "random": [(task, f"random:{kind}:6x4x128@1.41", "") for task in TASKS
+               for kind in ("t5", "bert", "longformer:32")],
+    "window": [("bit-memory", f"random:{kind}:{blocks}x4x128@1.41", "") for blocks, kinds in (
+        (1, ("bert", *(f"longformer:{window}" for window in (8, 16, 24, 32, 40, 64)))),
+        (2, ("bert", "longformer:32"))) for kind in kinds],
+    "pretrained": [(task, f"{control}{trunk}", "") for trunk in ("minigpt-language", *PRETRAINED)
+                   for task in TASKS for control in ("", "statistics:")]}
+
+
+def found(trunk, folder):
+    """Return the name of a trunk with the path of its weights where the study pretrained them."""
+    name = trunk.removeprefix("statistics:")
+    return trunk.replace(name, str(folder / f"{name}.npz")) if name in PRETRAINED else trunk
+
+
+@single_threaded_blas
+def run(task_name, trunk, change, lr, seed, most, folder):
+    """Train one model, at most ``most`` steps; return the row of the CSV file."""
+    steps, goal = TASKS[task_name]
+    task, begin = minifpt.tasks.get(task_name), time.perf_counter()
+    model = minifpt.FPT.for_task(task, found(trunk, folder), seed=seed, dropout=0.0)
+    for block in model.trunk.h:
+        CHANGES[change](block.attn)
+    optimizer = optim.Adam([p for p in model.parameters() if p.trainable], lr)
+    rng, curve, reached = np.random.default_rng([seed, 0]), [], ""
+    test = task.batch(np.random.default_rng([seed, 1]), EXAMPLES, "test")
+    for step in range(1, min(steps, most) + 1):
+        try:
+            training.step(model, task, optimizer, *task.batch(rng, 16, "train"), 1.0, rng)
+        except training.Diverged:
+            break
+        if step % EVERY == 0:
+            accuracy = training.evaluate(model, task, *test)[1]
+            curve.append(f"{step}:{accuracy:.4f}")
+            if accuracy >= goal:
+                reached = step
+                break
+    return dict(zip(COLUMNS, (task_name, trunk, change, f"{lr:g}", seed, reached, step,
+                              curve[-1].split(":")[1] if curve else "nan",
+                              round(time.perf_counter() - begin), " ".join(curve)), strict=True))
+
+
+def rank(row):
+    """Return a key by which the better of two runs comes first: fewer steps, else accuracy."""
+    return int(row["reached"] or 10 ** 9), -float(np.nan_to_num(float(row["accuracy"])))
+
+
+def run_arm(arm, rows, path, folder):
+    """Do the runs of an arm that ``rows`` lacks, and write them to the CSV file ``path``."""
+    def done(lr, seed, most=10 ** 9):
+        key = (*arm, f"{lr:g}", str(seed))
+        for row in rows:
+            if tuple(str(row[name]) for name in COLUMNS[:5]) == key:
+                return row
+        rows.append(run(*arm, lr, seed, most, folder))
+        write_rows(path, rows, COLUMNS)
+        print(*list(rows[-1].values())[:9])
+        return rows[-1]
+    trials = []
+    for lr in RATES:                                      # no more steps than the best so far
+        trials.append(done(lr, VALIDATION_SEED, min([10 ** 9, *(
+            int(row["reached"]) for row in trials if row["reached"])])))
+    while True:
+        rates, best = [float(row["lr"]) for row in trials], min(trials, key=rank)
+        lr = float(best["lr"])
+        if min(rates) < lr < max(rates) or len(trials) > 6:
+            break
+        lr = float(f"{lr * (3.2 if lr == max(rates) else 0.32):.0e}")
+        trials.append(done(lr, VALIDATION_SEED, int(best["reached"] or 10 ** 9)))
+    for seed in SEEDS:
+        done(float(best["lr"]), seed)
+
+
+def run_forms(folder, out):
+    """Write the share of the symmetric part and the trace over the norm of each head's form."""
+    rows = []
+    for trunk in ("minigpt-language", *PRETRAINED):
+        for name in (trunk, f"statistics:{trunk}"):
+            heads = forms.heads(minifpt.trunks.get(found(name, folder)))
+            rows += [{"trunk": name, "block": i + 1, "head": j + 1, "share": f"{share:.4f}",
+                      "trace": f"{heads.trace[i, j]:.4f}"}
+                     for (i, j), share in np.ndenumerate(heads.share)]
+    write_rows(out / "trunks-forms.csv", rows, list(rows[0]))
+
+
+def run_accuracy(folder, out):
+    """Do the runs of typos and MNIST, and write their table."""
+    arms = [Arm(found(name, folder), label=name) for trunk in ("minigpt-language", *PRETRAINED)
+            for name in (trunk, f"statistics:{trunk}")]
+    for task, steps, seeds in (("typos", 600, 3), ("mnist", 5000, 2)):
+        column = Column(task, {}, {"steps": steps, "eval_every": steps // 10,
+                                   "test_examples": 1000}, task)
+        save_text(out / f"trunks-{task}.csv", tables.rows(grid(
+            "runs/trunks", [column], arms, range(seeds), share=0.5,
+            rates=(3e-3, 1e-2, 3e-2, 1e-1))))
+
+
+def table(path):
+    """Return a study's Markdown table: a row for each trunk and change, a column for each task."""
+    arms, names = {}, {}
+    for row in read_rows(path):
+        if row["seed"] != str(VALIDATION_SEED):
+            by_task = arms.setdefault((row["trunk"], row["change"]), {})
+            by_task.setdefault(row["task"], []).append(row)
+            names[row["task"]] = tasks.label_of(row["task"])
+    return tables.markdown([["trunk", "change", *names.values()], *(
+        [f"`{trunk}`", change, *(answer(by_task.get(name, [])) for name in names)]
+        for (trunk, change), by_task in arms.items())])
+
+
+def answer(rows):
+    """Return the median of the steps to the goal with the least and the largest, or the mean of the
+    last accuracies where a seed did not get there; then the learning rate."""
+    if not rows:
+        return ""
+    steps = [int(row["reached"] or 0) for row in rows]
+    if not all(steps):
+        accuracies = [100 * float(row["accuracy"]) for row in rows]
+        return f"{tables.spread(accuracies)} % after {rows[0]['last_step']}; {rows[0]['lr']}"
+    ends = f" ({min(steps):,} to {max(steps):,})" * (min(steps) < max(steps))
+    return f"{np.median(steps):,.0f}{ends}; {rows[0]['lr']}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("studies", nargs="*", metavar="STUDY",
+                        choices=[*STUDIES, "forms", "accuracy", []])
+    parser.add_argument("--folder", type=Path, default=Path("runs"))
+    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent / "results")
+    args = parser.parse_args()
+    for name in args.studies or [*STUDIES, "forms", "accuracy"]:
+        if name in STUDIES:
+            path = args.out / f"trunks-{name}.csv"
+            rows = read_rows(path)
+            for arm in STUDIES[name]:
+                run_arm(arm, rows, path, args.folder)
+        else:
+            {"forms": run_forms, "accuracy": run_accuracy}[name](args.folder, args.out)
+
+
+if __name__ == "__main__":
+    main()

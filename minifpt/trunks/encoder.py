@@ -1,0 +1,269 @@
+"""Encoders as trunks: BERT (Devlin et al. 2018, arXiv 1810.04805), RoBERTa (1907.11692), Longformer
+(2004.05150), ViT (2010.11929) and the encoder of T5 (1910.10683; v1.1, with a gated feed-forward
+part).
+
+BERT, RoBERTa and Longformer normalise after each part of a block, ViT and T5 before it.  T5 has RMS
+norms, no biases and no positions: a number for the distance of two tokens is added to each score.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+
+from .. import checks, layers
+from .. import fast as ops
+from ..gpt2 import GPT2
+from .parts import GatedMLP, NoBias, RMSNorm, Stack, draw_all
+
+POST_NORM = "bert", "roberta", "longformer"               # families with norms after the parts
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """The sizes and settings of an encoder; names that ``GPT2Config`` has, too, mean the same.
+
+    model_type    ``bert``, ``roberta``, ``longformer``, ``vit`` or ``t5``.
+    n_positions   rows of the positional embeddings; T5 has none.
+    n_inner       channels inside the feed-forward part; ``None`` is ``4 n_embd``.
+    head_dim      channels of a head, in T5; ``None`` is ``n_embd / n_head``.
+    gated         whether the feed-forward part is gated, as in T5 v1.1.
+    window        a token reads ``window / 2`` tokens to each side; ``None`` is all tokens.
+    n_buckets     T5's classes of distances, and the distance from which all are one class,
+    max_distance  see :func:`buckets`.
+
+    By default ``activation_function`` is ``relu`` for T5 and ``gelu`` for the others.
+    """
+
+    model_type: str = "bert"
+    n_layer: int = 6
+    n_head: int = 4
+    n_embd: int = 128
+    n_positions: int = 1024
+    vocab_size: int = 256
+    n_inner: int | None = None
+    head_dim: int | None = None
+    dropout: float = 0.1
+    layer_norm_epsilon: float = 1e-5
+    activation_function: str | None = None
+    gated: bool = False
+    window: int | None = None
+    n_buckets: int = 32
+    max_distance: int = 128
+    initializer_range: float = 0.02
+    scaled_residual_init: bool = True
+    causal: bool = False
+    families: ClassVar = (*POST_NORM, "vit", "t5")
+
+    def __post_init__(self):
+        checks.one_of("EncoderConfig", "model_type", self.model_type, self.families)
+        for name, value in (("n_inner", 4 * checks.whole("EncoderConfig", "n_embd", self.n_embd)),
+                            ("head_dim", self.n_embd // checks.whole("EncoderConfig", "n_head",
+                                                                     self.n_head)),
+                            ("activation_function",
+                             "relu" if self.model_type == "t5" else "gelu")):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        checks.fields(self, sizes=("n_layer", "n_head", "n_embd", "n_positions", "vocab_size",
+                                   "n_inner", "head_dim", "n_buckets", "max_distance"),
+                      positive=("layer_norm_epsilon", "initializer_range"),
+                      flags=("gated", "scaled_residual_init"))
+        if self.positions and self.head_dim * self.n_head != self.n_embd:
+            raise ValueError(f"EncoderConfig: {self.n_embd} channels cannot be divided into "
+                             f"{self.n_head} heads")
+        if self.window is not None and checks.whole("EncoderConfig", "window", self.window, 2) % 2:
+            raise ValueError(f"EncoderConfig: window is {self.window}, expected an even number")
+        if self.n_buckets < 4 or 4 * self.max_distance <= self.n_buckets:
+            raise ValueError(f"EncoderConfig: {self.n_buckets} buckets up to the distance "
+                             f"{self.max_distance}, expected at least 4, and a larger distance")
+        if self.causal:
+            raise ValueError("EncoderConfig: causal is True, and an encoder reads all tokens")
+        checks.one_of("EncoderConfig", "activation_function", self.activation_function,
+                      layers.ACTIVATIONS)
+
+    @property
+    def positions(self):
+        """Whether there are positional embeddings."""
+        return self.model_type != "t5"
+
+    @property
+    def post_norm(self):
+        """Whether a layer norm follows each part, instead of preceding it."""
+        return self.model_type in POST_NORM
+
+
+@lru_cache(maxsize=4)
+def buckets(T, n_buckets, max_distance):
+    """Return T5's class of the distance from each query to each key, (T, T) integers.
+
+    Half of the classes are for keys after the query.  Of each half, one half is for a single
+    distance each; the others grow as the logarithm does, up to ``max_distance``.
+    """
+    distance = np.arange(T) - np.arange(T)[:, None]
+    half, size = n_buckets // 2, np.abs(distance)
+    exact = half // 2
+    share = np.log(np.maximum(size, 1) / exact) / math.log(max_distance / exact)
+    large = np.minimum(exact + (share * (half - exact)).astype(np.int64), half - 1)
+    classes = half * (distance > 0) + np.where(size < exact, size, large)
+    classes.flags.writeable = False
+    return classes
+
+
+@lru_cache(maxsize=4)
+def window_mask(T, reach, dtype):
+    """Return (T, T): 0 for the keys that are at most ``reach`` tokens away, -inf for others."""
+    distance = np.abs(np.arange(T) - np.arange(T)[:, None])
+    mask = np.where(distance <= reach, 0.0, -np.inf).astype(dtype)
+    mask.flags.writeable = False
+    return mask
+
+
+class RelativePositions(layers.Embedding):
+    """A number for each head and each class of distances, added to the scores: ``weight``
+    (n_buckets, H), shared by all blocks."""
+
+    def __init__(self, config, dtype=np.float32):
+        super().__init__(config.n_buckets, config.n_head, dtype, "pos")
+        self.max_distance = config.max_distance
+
+    def forward(self, T):
+        """T -> bias (H, T, T)."""
+        y, cache = super().forward(buckets(T, len(self.weight.data), self.max_distance))
+        return np.ascontiguousarray(y.transpose(2, 0, 1)), cache
+
+    def backward(self, dy, cache):
+        """dy (H, T, T) -> None."""
+        super().backward(dy.transpose(1, 2, 0), cache)
+
+
+class Window(layers.Layer):
+    """Longformer's window: a token reads only the ``window / 2`` tokens to each side."""
+
+    def __init__(self, config, dtype=np.float32):
+        self.reach, self.n_head, self.dtype = config.window // 2, config.n_head, np.dtype(dtype)
+
+    def forward(self, T):
+        """T -> bias (H, T, T) of 0 and -inf, or ``None`` where all tokens are near."""
+        if T <= self.reach + 1:
+            return None, None
+        return np.broadcast_to(window_mask(T, self.reach, self.dtype), (self.n_head, T, T)), None
+
+    def backward(self, dy, cache):
+        """Take no gradient."""
+
+
+class Attention(layers.Attention):
+    """GPT-2's attention without its causal mask, heads of any width, and a ``bias`` on the scores:
+    :class:`RelativePositions`, a :class:`Window`, or ``None``."""
+
+    def __init__(self, config, bias=None, dtype=np.float32):
+        c, inner = config, config.n_head * config.head_dim
+        self.c_attn = layers.Linear(c.n_embd, 3 * inner, dtype, "attn")
+        self.c_proj = layers.Linear(inner, c.n_embd, dtype, "attn")
+        self.n_head, self.dropout, self.causal, self.bias = c.n_head, c.dropout, False, bias
+
+    def forward(self, x, train=False, rng=None, last=None):
+        """x (B, T, C) -> y (B, T, C), or (B, last, C) for the last tokens only."""
+        p = checks.dropout("Attention", self.dropout, train, rng)
+        qkv, c_attn = self.c_attn.forward(x)
+        b, bias = self.bias.forward(x.shape[1]) if self.bias else (None, None)
+        options = {} if b is None else {"bias": b}
+        y, heads = ops.attention(qkv, self.n_head, p, rng, False, **options)
+        y, last = ops.last_tokens(y, last) if last else (y, None)
+        y, c_proj = self.c_proj.forward(y)
+        y, dropout = ops.dropout(y, p, rng)
+        return y, dict(c_attn=c_attn, bias=bias, heads=heads, last=last, c_proj=c_proj,
+                       dropout=dropout)
+
+    def backward(self, dy, cache):
+        """dy (B, T, C) or (B, last, C) -> dx (B, T, C)."""
+        dy = ops.dropout_backward(dy, cache["dropout"])
+        dy = self.c_proj.backward(dy, cache["c_proj"])
+        if cache["last"]:
+            dy = ops.last_tokens_backward(dy, cache["last"])
+        dqkv = ops.attention_backward(dy, cache["heads"])
+        if isinstance(dqkv, tuple):
+            dqkv, db = dqkv
+            self.bias.backward(db, cache["bias"])         # adds to the other blocks' gradients
+        return self.c_attn.backward(dqkv, cache["c_attn"])
+
+
+class PreNormBlock(layers.Block):
+    """GPT-2's block of other parts: ``x = x + attn(ln_1(x))``, ``x = x + mlp(ln_2(x))``."""
+
+    def __init__(self, config, norm, bias=None, dtype=np.float32):
+        c = config
+        self.ln_1 = norm(c.n_embd, c.layer_norm_epsilon, dtype)
+        self.attn = Attention(c, bias, dtype)
+        self.ln_2 = norm(c.n_embd, c.layer_norm_epsilon, dtype)
+        self.mlp = GatedMLP(c, dtype) if c.gated else layers.MLP(
+            c.n_embd, c.dropout, dtype, c.activation_function, c.n_inner)
+
+
+class PostNormBlock(PreNormBlock):
+    """A block with layer norm after each part, on the residual stream itself:
+    ``x = ln_1(x + attn(x))``, ``x = ln_2(x + mlp(x))``."""
+
+    def forward(self, x, train=False, rng=None, **reads):
+        """x (B, T, C) -> y (B, T, C), or (B, last, C) for the last tokens only."""
+        a, attn = self.attn.forward(x, train, rng, **reads)
+        x, last = ops.last_tokens(x, a.shape[1]) if a.shape != x.shape else (x, None)
+        x, _ = ops.residual(x, a)
+        x, ln_1 = self.ln_1.forward(x)
+        m, mlp = self.mlp.forward(x, train, rng)
+        x, _ = ops.residual(x, m)
+        y, ln_2 = self.ln_2.forward(x)
+        return y, dict(attn=attn, last=last, ln_1=ln_1, mlp=mlp, ln_2=ln_2)
+
+    def backward(self, dy, cache):
+        """dy (B, T, C) or (B, last, C) -> dx (B, T, C)."""
+        dy = self.ln_2.backward(dy, cache["ln_2"])
+        dm = self.mlp.backward(dy, cache["mlp"])
+        dy = self.ln_1.backward(ops.residual_backward(dy, dm), cache["ln_1"])
+        da = self.attn.backward(dy, cache["attn"])
+        if cache["last"]:
+            dy = ops.last_tokens_backward(dy, cache["last"])
+        return ops.residual_backward(dy, da)
+
+
+class Encoder(Stack):
+    """A :class:`minifpt.fpt.Trunk`: positions, the blocks, and a norm, before the blocks where they
+    normalise after their parts, else behind them.
+
+    What belongs to the inputs that FPT replaces is left out: tokens, ViT's patches and class token,
+    Longformer's global attention.  Every token of a BERT has the first token type, whose vector is
+    added to the positions.  T5 does not divide its scores by ``sqrt(D)``: its queries are
+    multiplied by it, once, when they are read.
+
+    Random weights start as GPT-2's do, scales at 1 and biases at 0; with ``seed=None`` all matrices
+    are 0.
+    """
+
+    config_type = EncoderConfig
+    add_positions = GPT2.add_positions
+
+    def __init__(self, config=None, seed=0, dtype=np.float32):
+        c = self.config = EncoderConfig() if config is None else config
+        if not isinstance(c, EncoderConfig):
+            raise ValueError(f"Encoder: the config is {checks.brief(c)}, expected an EncoderConfig")
+        self.dtype = checks.dtype("Encoder", dtype)
+        norm, block = layers.LayerNorm, PreNormBlock
+        if c.positions:
+            self.wpe, self.below = layers.Positions(c.n_positions, c.n_embd, dtype), ("wpe",)
+            bias = Window(c, dtype) if c.window else None
+        else:
+            norm, bias = RMSNorm, RelativePositions(c, dtype)
+            self.relative = bias
+        if c.post_norm:
+            block, self.below, self.above = PostNormBlock, ("wpe", "ln"), ()
+            self.ln = norm(c.n_embd, c.layer_norm_epsilon, dtype)
+        else:
+            self.ln_f = norm(c.n_embd, c.layer_norm_epsilon, dtype)
+        self.h = [block(c, norm, bias, dtype) for _ in range(c.n_layer)]
+        if not c.positions:                               # T5 has no biases
+            for _, layer in layers.named_layers(self):
+                if isinstance(layer, layers.Linear):
+                    layer.bias = NoBias(len(layer.bias.data), dtype)
+        draw_all(self, seed, c)
