@@ -2,8 +2,14 @@
 
 import csv
 
+from minifpt import tasks
 from minifpt.experiments.tables import CSV, Grid
 from minifpt.files.runs import History
+
+
+def task_of(title):
+    """Return the name of the task of a column, also of its long runs."""
+    return title.removesuffix("-long").removesuffix("-512")
 
 
 def read_rows(path):
@@ -24,6 +30,7 @@ def read_rows(path):
                 grid.results.setdefault(task, {}).setdefault(trunk, []).append(history)
                 grid.rates.setdefault(task, {})[trunk] = rate
                 seeds.setdefault((task, trunk), []).append(int(row["seed"]))
+    grid.chances = {title: tasks.chance_of(task_of(title)) for title in grid.results}
     grid.seeds = max(seeds.values(), key=len, default=[])
     for (task, trunk), arm_seeds in seeds.items():
         if arm_seeds != grid.seeds[:len(arm_seeds)]:

@@ -35,7 +35,7 @@ import numpy as np
 from matplotlib.text import Text
 
 from benchmarks import claims, memory_map, trunks, why
-from benchmarks.grids import read_rows
+from benchmarks.grids import read_rows, task_of
 from benchmarks.tables import ALL
 from benchmarks.words import word
 from minifpt import tasks
@@ -193,8 +193,8 @@ def paper_table():
             arms = grid.results[row["column"]]
             if row["place"] == "table 4":                 # of the two arms that it compares
                 two = {arm: arms[arm] for arm in ("language", "random (paper)")}
-                level = reproduce.levels(tables.Grid({row["column"]: two}, {}, {}, []),
-                                         row["column"])[-1]
+                level = reproduce.levels(tables.Grid({row["column"]: two}, {}, {}, [],
+                                                     grid.chances), row["column"])[-1]
                 ours = reproduce.median_step(arms[row["arm"]], level)
             else:
                 ours = tables.final(grid, row["column"], row["arm"]).partition(" ")[0].rstrip(",")
@@ -285,7 +285,7 @@ TRUNKS = {"language": "language", "images": "images", "statistics": "statistics"
 
 def label_of(title):
     """The label of a task, also of its long runs."""
-    return tasks.label_of(title.removesuffix("-long"))
+    return tasks.label_of(task_of(title))
 
 
 # {panel: {row: (file, task, arm)}} of pictures of final accuracies.
@@ -366,7 +366,7 @@ def dots(panels, path, paper=None):
             if ends:
                 draw_result(ax, y, ends, colors[name], (paper or {}).get((file, task, arm)))
                 ax.text(np.mean(ends), y + 0.2, f"{np.mean(ends):.1f}", ha="center", fontsize=8)
-        chance = tasks.chance_of("mnist" if task.startswith("few") else task)
+        chance = tasks.chance_of("mnist" if task.startswith("few") else task_of(task))
         if chance:                                        # of the next byte it is not known
             ax.axvline(100 * chance, color="0.5", linestyle=":", linewidth=1)
         ax.set(title=title, xlim=(min(100 * (chance or 0), 45) - 4, 104),
@@ -406,9 +406,9 @@ def pictures_of_grids():
         (task, arms), = read_rows(RUNS / f"{name}.csv").results.items()
         arms = {TRUNKS.get(arm, arm): runs for arm, runs in arms.items()}
         panels[task] = {arm: arms[arm] for arm in TRUNKS.values() if arm in arms}
-    tables.picture(panels, HERE / "curves.png")
-    tables.picture(read_rows(RUNS / "statistics.csv").results, HERE / "statistics.png")
-    tables.sweep_picture(read_rows(RUNS / "learning-rates.csv").sweeps, PAGES / "rates.png")
+    tables.picture(tables.Grid(panels, {}, {}, []), HERE / "curves.png")
+    tables.picture(read_rows(RUNS / "statistics.csv"), HERE / "statistics.png")
+    tables.sweep_picture(read_rows(RUNS / "learning-rates.csv"), PAGES / "rates.png")
 
 
 def main():

@@ -91,7 +91,7 @@ def trained(make, column, seeds):
         return train(make(task, seed), task, seed=seed, progress=False, **settings)
 
     def made(seed):
-        return compare.make_task(column.task, compare.options_of_seed(
+        return tasks.get(column.task, **compare.options_of_seed(
             column.task, column.options, seed))
     choosers = range(tables.CHOICE, tables.CHOICE + 2)
     sweep = {rate: [run(compare.Validation(made(seed)), seed, rate) for seed in choosers]
@@ -219,9 +219,9 @@ FEW = [compare.Column(studies.FEW_LABELS, {"of": name, "labels": n}, {"steps": 3
                       f"few-{name}-{n}")
        for name, n in (("mnist", 10), ("mnist", 100), ("mnist", 1000), ("digits", 100),
                        ("digits", 1000))]
-LONG, CIFAR_LONG, LISTOPS_LONG = (reproduce.TABLES[f"{name}-long"].columns[0]
+LONG, CIFAR_LONG, LISTOPS_LONG = (studies.STUDIES[f"{name}-long"].columns[0]
                                   for name in ("mnist", "cifar10", "listops"))
-LISTOPS_PAPER = reproduce.TABLES["listops-long"].columns[1]
+LISTOPS_PAPER = studies.STUDIES["listops-long"].columns[1]
 OF_OPERATOR = "commonest answer to the first operator"
 OF_BEGINNING = "commonest answer to the first operator and the digits behind it"
 SOFTMAX = "softmax regression"
@@ -254,7 +254,7 @@ def measure(column, method, seeds):
         return trained(method, column, seeds)
     histories = []
     for seed in seeds:
-        task = compare.make_task(column.task, compare.options_of_seed(
+        task = tasks.get(column.task, **compare.options_of_seed(
             column.task, column.options, seed))
         settings = tasks.defaults_of(task) | column.settings
         n = settings["steps"] * settings["batch_size"]
@@ -278,7 +278,7 @@ def main():
     args = parser.parse_args()
     grid = tables.Grid({}, {}, {}, [*range(args.seeds)])
     for column, name, method in METHODS:
-        title = column.title or compare.make_task(column.task, column.options).name
+        title = column.title or tasks.get(column.task, **column.options).name
         if args.only and title not in args.only:
             continue
         histories, sweep, rate = measure(column, method, grid.seeds)

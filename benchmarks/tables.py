@@ -6,21 +6,28 @@
 
 import itertools
 import sys
+from dataclasses import replace
 
-from minifpt import cli
+from benchmarks.sweeps import LongTable, long_arm
+from minifpt import cli, tasks
 from minifpt.experiments import reproduce
 from minifpt.experiments.compare import Arm, Column
 from minifpt.experiments.reproduce import (
     AS_PAPER,
+    AS_THE_PAPER,
     BITS,
     CIFAR,
     IMAGES,
     LANGUAGE,
+    LSTM,
+    LSTM_WHOLE,
     MEMORY,
     MNIST,
+    PLUS_ATTENTION,
+    PLUS_MLP,
     RANDOM,
-    READ_WHOLE,
     SCALED,
+    SMALLER,
     STATISTICS,
     WHOLE,
     XOR,
@@ -35,6 +42,11 @@ FEW = Column(FEW_LABELS, {"labels": 200}, {"steps": 300}, "few-digits")
 LARGE_MEMORY = Column("bit-memory", {"bits": 1000, "patch": 50},
                       {"steps": 1000, "batch_size": 8}, "bit-memory-1000")
 
+READ_WHOLE = trained("full", "language, all trained", rates=SMALLER)
+# Half of novels' weights each, the other half drawn anew.
+HALVES = tuple(Arm(f"{rest}+attn,mlp={frozen}", label=f"novels, {half} part alone")
+               for rest, frozen, half in ((STATISTICS.model, LANGUAGE.model, "frozen"),
+                                          (LANGUAGE.model, STATISTICS.model, "trained")))
 IMAGE_STATISTICS = Arm("statistics:minigpt-images", label="statistics of images")
 
 
@@ -54,6 +66,13 @@ def adapted(trunks, ranks=(1,)):
 TINY = (Arm("minigpt-tiny", label="language"),
         Arm("statistics:minigpt-tiny", label="statistics"),
         Arm("random:2x2x32@paper", label="random (paper)"))
+
+def long(task, options, steps=None):
+    """Return the column of a task in long runs, by default with its own number of steps."""
+    steps = steps or tasks.defaults_of(tasks.task_class(task))["steps"]
+    return Column(task, options, {"steps": steps, "eval_every": steps // 10,
+                                  "test_examples": 2000}, f"{task}-long")
+
 
 STUDIES = {
     "groups": Table(
@@ -117,6 +136,35 @@ STUDIES = {
         "What to train besides input and output of a trunk of 6 blocks and 128 channels, and the "
         "rank that a low-rank adapter needs: positions are frozen.",
         (MEMORY,), adapted((LANGUAGE, STATISTICS, AS_PAPER), ranks=(1, 4, 8, 16))),
+    "mnist-long": LongTable(
+        "MNIST in long runs (tables 1, 2, 3, 4 and 8).",
+        (long("mnist", {}),),
+        (*(long_arm(arm, 5) for arm in (LANGUAGE, AS_PAPER, WHOLE, READ_WHOLE)),
+         *map(long_arm, (IMAGES, BITS, STATISTICS, LSTM, LSTM_WHOLE, PLUS_MLP, PLUS_ATTENTION,
+                       Arm("random:4x8x256@paper", label="random (paper), 4 blocks of 256"))))),
+    "cifar10-long": LongTable(
+        "CIFAR-10 in long runs (tables 1, 2, 3, 6 and 8).",
+        (long("cifar10", {}),),
+        (long_arm(LANGUAGE), long_arm(AS_PAPER), *(long_arm(arm, 2) for arm in (
+            replace(WHOLE, model="random:3x4x128@paper"), PLUS_MLP, PLUS_ATTENTION, READ_WHOLE,
+            IMAGES, BITS, STATISTICS, LSTM, LSTM_WHOLE, *(
+                Arm(f"random:{n}x4x128@paper", label=f"random (paper), {n} blocks")
+                for n in (2, 12)))))),
+    "listops-long": LongTable(
+        "ListOps in long runs, and with 512 tokens as in the paper (tables 1, 2, 3, 4 and 8).",
+        (long("listops", {}),
+         Column("listops", AS_THE_PAPER, {"steps": 2_400, "eval_every": 240, "batch_size": 4,
+                                          "test_examples": 1000}, "listops-512")),
+        (*map(long_arm, (LANGUAGE, AS_PAPER, STATISTICS, *HALVES)), *(long_arm(arm, 2) for arm in (
+            WHOLE, PLUS_MLP, PLUS_ATTENTION, READ_WHOLE, BITS, IMAGES, LSTM, LSTM_WHOLE)))),
+    "memory-long": LongTable(
+        "Bit memory in long runs, for a trunk pretrained on images (table 2).",
+        (long("bit-memory", {}, 10_000),), (replace(long_arm(IMAGES), rates=(0.1, 0.3)),),
+        rates=(1e-2, 3e-2)),
+    "gray-long": LongTable(
+        "CIFAR-10 in grey, with a pixel in each token, in long runs (tables 1 and 2).",
+        (long("cifar10-gray", {}, 10_000),),
+        tuple(long_arm(arm, 1) for arm in (LANGUAGE, AS_PAPER, WHOLE, LSTM_WHOLE))),
 }
 
 ALL = reproduce.TABLES | STUDIES

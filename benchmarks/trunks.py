@@ -26,9 +26,10 @@ import numpy as np
 
 import minifpt
 from benchmarks.memory_map import read_rows, write_rows
+from benchmarks.sweeps import grid
 from minifpt import optim, tasks, training
 from minifpt.experiments import tables
-from minifpt.experiments.compare import Arm, Column, grid
+from minifpt.experiments.compare import Arm, Column
 from minifpt.files import save_text
 from minifpt.machine import single_threaded_blas
 from minifpt.trunks import forms
@@ -156,7 +157,7 @@ def run_accuracy(folder, out):
         column = Column(task, {}, {"steps": steps, "eval_every": steps // 10,
                                    "test_examples": 1000}, task)
         save_text(out / f"trunks-{task}.csv", tables.rows(grid(
-            "runs/trunks", [column], arms, range(seeds), share=0.5,
+            Path("runs/trunks"), [column], arms, range(seeds), share=0.5,
             rates=(3e-3, 1e-2, 3e-2, 1e-1))))
 
 

@@ -23,9 +23,10 @@ import numpy as np
 
 import minifpt
 from benchmarks.memory_map import read_rows, train_until, write_rows
+from benchmarks.sweeps import grid
 from minifpt import functional, optim, training
 from minifpt.experiments import tables
-from minifpt.experiments.compare import Arm, Column, grid
+from minifpt.experiments.compare import Arm, Column
 from minifpt.files import plots, save_text
 from minifpt.machine import single_threaded_blas
 from minifpt.progress import progress_bar
@@ -296,7 +297,7 @@ def run_grid(name, folder):
     """Do the runs of a grid with five seeds, and write its CSV file after each column."""
     whole = tables.Grid({}, {}, {}, range(5))
     for column, arms in ((column, arms) for columns, arms in GRIDS[name] for column in columns):
-        part = grid(f"runs/why-{name}", [column], arms, range(5), share=0.5,
+        part = grid(Path("runs", f"why-{name}"), [column], arms, range(5), share=0.5,
                     rates=(3e-3, 1e-2, 3e-2, 1e-1))
         for field in "results", "rates", "sweeps":
             getattr(whole, field).update(getattr(part, field))

@@ -81,7 +81,7 @@ def generator(where, rng):
 def array(where, name, x, kinds="biuf"):
     """Return ``x``, an array of numbers, not empty; ``kinds`` are NumPy's letters for its dtype."""
     if not isinstance(x, np.ndarray) or x.dtype.kind not in kinds:
-        raise ValueError(f"{where}: {name} is {_kind(x)}, expected an array of "
+        raise ValueError(f"{where}: {name} is {kind_of(x)}, expected an array of "
                          + {"iu": "integers", "f": "floating-point numbers"}.get(kinds, "numbers"))
     if x.size == 0:
         raise ValueError(f"{where}: {name} has shape {x.shape}, expected at least one example")
@@ -100,16 +100,16 @@ def backward(where, dy, cache, dtype):
         raise ValueError(f"{where}: the cache is {brief(cache)}, expected the one that forward "
                          "returned") from None
     if not isinstance(dy, np.ndarray) or dy.shape != shape or dy.dtype.kind not in "fiu":
-        raise ValueError(f"{where}: the gradient is {_kind(dy)}, expected numbers of the shape of "
-                         f"forward's output, {shape}")
+        raise ValueError(f"{where}: the gradient is {kind_of(dy)}, expected numbers of the "
+                         f"shape of forward's output, {shape}")
     return dy.astype(dtype, copy=False)
 
 
 def gradient(where, grad, shape):
     """Raise ``ValueError`` unless ``grad`` has floating-point numbers of a parameter's shape."""
     if getattr(grad, "shape", None) != shape or grad.dtype.kind != "f":
-        raise ValueError(f"{where}: the gradient is {_kind(grad)}, expected floating-point numbers "
-                         f"of the parameter's shape {shape}")
+        raise ValueError(f"{where}: the gradient is {kind_of(grad)}, expected floating-point "
+                         f"numbers of the parameter's shape {shape}")
 
 
 def dropout(where, p, train, rng):
@@ -120,24 +120,24 @@ def dropout(where, p, train, rng):
     return p if train else 0.0
 
 
-def arrays_in(value, seen=None):
+def arrays_in(value, visited=None):
     """Yield every array in a value, also in collections, objects and closures, but not of
     parameters, which training changes.  Long lists of numbers count, short ones may be counters."""
-    seen = {} if seen is None else seen
+    visited = {} if visited is None else visited
     if isinstance(value, np.ndarray):
         yield value
     elif type(value) is list and len(value) > 31 and all(type(x) in (int, float) for x in value):
         yield np.array(value, np.float64)
-    elif id(value) not in seen and not isinstance(value, (type, types.ModuleType)) and (
+    elif id(value) not in visited and not isinstance(value, (type, types.ModuleType)) and (
             not hasattr(value, "add_grad")):
-        seen[id(value)] = value
+        visited[id(value)] = value       # kept alive: another object could get its id
         for part in (*(value if isinstance(value, (tuple, list)) else ()),
                      *(value.values() if isinstance(value, dict) else ()),
                      *getattr(value, "__dict__", {}).values(),
                      *(getattr(value, name, None) for kind in type(value).__mro__
                        for name in vars(kind).get("__slots__", ())),
                      *(cell.cell_contents for cell in getattr(value, "__closure__", None) or ())):
-            yield from arrays_in(part, seen)
+            yield from arrays_in(part, visited)
 
 
 def unchanged(now, before):
@@ -152,7 +152,8 @@ def brief(x):
     return f"{' '.join(repr(x).split()):.60}"
 
 
-def _kind(x):
+def kind_of(x):
+    """Return the dtype and shape of an array, or the type of anything else, as text."""
     if isinstance(x, np.ndarray):
         return f"an array of {x.dtype} and shape {x.shape}"
     return f"a {type(x).__name__}"

@@ -29,13 +29,13 @@ class Fault:
         scale = np.maximum(np.maximum(abs(self.a), abs(self.n)), self.size)
         error = np.nan_to_num(abs(self.a - self.n) / scale, nan=np.inf)
         top = error >= 0.999 * error.max()                # not one of equals by its rounding
-        self.wrong = (error > 3 * check.tolerance) | top
+        self.is_wrong = (error > 3 * check.tolerance) | top
         i = int(np.where(top, abs(self.a - self.n), -1.0).argmax())
         self.worst = index(self.x, self.entries[i]), float(self.a[i]), float(self.n[i])
         low, high = np.sort([self.below, self.above], axis=0)
-        self.kinks = self.wrong & (high - low > 1e-3 * scale)
+        self.kinks = self.is_wrong & (high - low > 1e-3 * scale)
         is_between = (low - 1e-3 * scale <= self.a) & (self.a <= high + 1e-3 * scale)
-        self.is_right_beside_kinks = bool((self.kinks & is_between)[self.wrong].all())
+        self.is_right_beside_kinks = bool((self.kinks & is_between)[self.is_wrong].all())
 
     def narrowed(self):
         """Return a few neighbouring entries, among them one of the worst, by halving."""
@@ -58,7 +58,7 @@ class Fault:
         kinds = [self.kind(), self.place(), self.kink()] if np.isfinite(
             [self.a, self.n]).all() else [self.check.failure]
         return "; ".join(filter(None, [
-            f"{self.name}: {self.wrong.sum()} of {total}, the worst {at(self.name, place)}, "
+            f"{self.name}: {self.is_wrong.sum()} of {total}, the worst {at(self.name, place)}, "
             f"ratio {a / n if n else np.nan:.6g}", *kinds]))
 
     def kink(self):
@@ -69,10 +69,10 @@ class Fault:
 
     def kind(self):
         """Return text: what the wrong entries are instead of the right ones."""
-        grad, wrong = self.grads[self.name], self.wrong
-        if (abs(self.a[wrong]) <= 1e-6 * self.size).all():
+        grad, is_wrong = self.grads[self.name], self.is_wrong
+        if (abs(self.a[is_wrong]) <= 1e-6 * self.size).all():
             return "they are 0: a term is missing"
-        i = int(np.where(wrong, abs(self.n), -1.0).argmax())
+        i = int(np.where(is_wrong, abs(self.n), -1.0).argmax())
         ratio = self.a[i] / self.n[i] if self.n[i] else np.nan
         forms = {"they have the wrong sign": -grad,
                  f"they are {ratio:.6g} times what they should be": grad / ratio,
@@ -81,8 +81,8 @@ class Fault:
                  **{f"it is the gradient of {name}, so the order is wrong": other
                     for name, other in self.grads.items() if name != self.name}}
         for text, other in forms.items():
-            if np.shape(other) == grad.shape and wrong.sum() > 1 and np.allclose(
-                    other.flat[self.entries[wrong]], self.n[wrong], 1e-4, 1e-4 * self.size):
+            if np.shape(other) == grad.shape and is_wrong.sum() > 1 and np.allclose(
+                    other.flat[self.entries[is_wrong]], self.n[is_wrong], 1e-4, 1e-4 * self.size):
                 return text
         rest = self.a - self.n
         for k, length in enumerate(grad.shape if rest.size == grad.size else ()):
@@ -92,19 +92,19 @@ class Fault:
 
     def place(self):
         """Return text: where wrong entries, and no other ones, are."""
-        wrong, right = self.entries[self.wrong], self.entries[~self.wrong]
-        if len(wrong) < 2 or not len(right):
+        wrong_entries, right_entries = self.entries[self.is_wrong], self.entries[~self.is_wrong]
+        if len(wrong_entries) < 2 or not len(right_entries):
             return None
-        for k, values in enumerate(np.unravel_index(wrong, self.x.shape)):
+        for k, values in enumerate(np.unravel_index(wrong_entries, self.x.shape)):
             rows, place = np.unique(values).tolist(), [":"] * self.x.ndim
-            if len(rows) < self.x.shape[k] and (
-                    len(rows) == 1 or len(wrong) * self.x.shape[k] == len(rows) * self.x.size):
+            size = len(rows) * self.x.size // self.x.shape[k]             # entries in these rows
+            if len(rows) < self.x.shape[k] and (len(rows) == 1 or len(wrong_entries) == size):
                 place[k] = rows[0] if len(rows) == 1 else rows
                 return f"all in {at(self.name, place)}"
-        for left, sign, f in (("|{}| >", 1, np.abs), ("{} >", 1, np.copy), ("{} <", -1, np.copy)):
-            bound = (sign * f(self.x.flat[right])).max()
-            if (sign * f(self.x.flat[wrong])).min() > bound:
-                return f"all where {left.format(self.name)} {sign * bound:.3g}"
+        for form, sign, f in (("|{}| >", 1, np.abs), ("{} >", 1, np.copy), ("{} <", -1, np.copy)):
+            bound = (sign * f(self.x.flat[right_entries])).max()
+            if (sign * f(self.x.flat[wrong_entries])).min() > bound:
+                return f"all where {form.format(self.name)} {sign * bound:.3g}"
 
 
 def rms(a):

@@ -70,6 +70,7 @@ class FPT(Layer):
         self.trunk = trunk
         self.output = Linear(C, output_dim, dtype, "output")
         self.output_tokens = output_tokens
+        # A trunk of the user's own may lack these two options, which save time.
         self.trunk_options = [name for name in inspect.signature(trunk.forward).parameters
                               if name in ("need_dx", "last")]
         # What minifpt.load needs to build the model again; for_task and freeze add to it.
@@ -101,8 +102,9 @@ class FPT(Layer):
 
         Raises ``ValueError`` or ``FileNotFoundError`` for unknown names.
         """
-        from . import adapters, tasks, trunks  # these import the core
-        from .trunks import TrunkSpec, forms
+        from . import adapters, tasks  # these import the core
+        from .trunks import factory, forms
+        from .trunks.names import TrunkSpec
         task = tasks.get(task) if isinstance(task, str) else task
         if not all(hasattr(task, part) for part in ("input_dim", "output_dim", "output_tokens")):
             raise ValueError(f"FPT: the task is {checks.brief(task)}, expected a task or its name")
@@ -111,7 +113,7 @@ class FPT(Layer):
         is_name = isinstance(model, (str, os.PathLike, TrunkSpec))
         mask, spec = FreezeMask.parse(freeze), TrunkSpec.parse(model) if is_name else None
         dropout = tasks.defaults_of(task)["dropout"] if dropout is None else dropout
-        trunk = trunks.get(spec, seed, dropout) if spec else model
+        trunk = factory.get(spec, seed, dropout) if spec else model
         fpt = cls(trunk, task.input_dim, task.output_dim, task.output_tokens, seed)
         tokens = checks.whole("FPT", "tokens", getattr(task, "tokens", 0), 0)
         if start is not None:
@@ -141,28 +143,36 @@ class FPT(Layer):
         With ``train=True`` dropout is on, drawn from ``rng``.
         """
         x = self._checked(x)
+        input_learns, cache = self.input.learns(), {}
         p = checks.dropout("FPT", getattr(self.trunk.config, "dropout", 0.0), train, rng)
-        cache, input_learns = {}, self.input.learns()
-        x, cache["input"] = self.input.forward(x)
-        x, cache["dropout"] = ops.dropout(x, p, rng)
-        options = {"need_dx": input_learns, "last": self.output_tokens}
-        pair = self.trunk.forward(
-            x, train, rng, **{name: options[name] for name in self.trunk_options})
-        shapes = x.shape, (len(x), self.output_tokens, x.shape[2])
-        if (not isinstance(pair, tuple) or len(pair) != 2 or pair[0].shape not in shapes
-                or pair[0].dtype != x.dtype):
-            raise ValueError("FPT: the trunk's forward must return a pair: hidden, of shape "
-                             f"{x.shape} and dtype {x.dtype}, and its cache")
-        hidden, cache["trunk"] = pair
-        if hidden.shape[1] != self.output_tokens:
+        x, cache["input"] = self.input.forward(x)         # (B, T, C)
+        x, cache["dropout"] = ops.dropout(x, p, rng)      # the paper's; the trunk has its own
+        hidden, cache["trunk"] = self._through_trunk(x, train, rng, input_learns)
+        if hidden.shape[1] != self.output_tokens:         # the trunk computed all tokens
             hidden, cache["last"] = ops.last_tokens(hidden, self.output_tokens)
         logits, cache["output"] = self.output.forward(hidden)
         cache["shape"] = logits.shape
+        # Only what backward reads stays in the cache.
         if not input_learns:
             cache["input"] = cache["dropout"] = None
             if not any(learns(p) for _, p in self.trunk.named_parameters()):
                 cache["trunk"] = None
         return logits, cache if cache["trunk"] is not None or self.output.learns() else None
+
+    def _through_trunk(self, x, train, rng, need_dx):
+        """Return the pair of the trunk's forward pass, which gets the options that it takes.
+        Raises ``ValueError`` unless hidden has the shape of x, or only the last tokens."""
+        options = {"need_dx": need_dx, "last": self.output_tokens}
+        pair = self.trunk.forward(
+            x, train, rng, **{name: options[name] for name in self.trunk_options})
+        shapes = x.shape, (len(x), self.output_tokens, x.shape[2])
+        is_pair = isinstance(pair, tuple) and len(pair) == 2
+        hidden = pair[0] if is_pair else pair
+        if not is_pair or hidden.shape not in shapes or hidden.dtype != x.dtype:
+            raise ValueError("FPT: the trunk's forward must return a pair: hidden, of shape "
+                             f"{x.shape} and dtype {x.dtype}, and its cache; got "
+                             f"{checks.kind_of(hidden)}")
+        return pair
 
     def _checked(self, x):
         """Return x, numbers in the trunk's dtype.  Raises ``ValueError`` where x does not fit."""

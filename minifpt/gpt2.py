@@ -1,9 +1,8 @@
 """GPT-2: its config, the trunk (embeddings to hidden states) and the language model."""
 
 import math
-import os
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -84,16 +83,11 @@ class GPT2(layers.Layer):
         self.h = [layers.Block(c.n_embd, c.n_head, c.dropout, c.layer_norm_epsilon, dtype, c.causal,
                                c.activation_function) for _ in range(c.n_layer)]
         self.ln_f = layers.LayerNorm(c.n_embd, c.layer_norm_epsilon, dtype)
-        if seed is not None:
-            shared(lambda piece: draw(*piece, seed, c),
+        if seed is not None:                              # the matrices are drawn on all cores
+            shared(lambda pair: draw(*pair, seed, c),
                    [(n, p) for n, p in self.named_parameters() if p.data.ndim == 2])
 
-    @classmethod
-    def from_pretrained(cls, name: str | os.PathLike, dtype: Any = np.float32,
-                        dropout: float | None = None) -> Self:
-        """Return a model with the weights of a name or path; see
-        :func:`minifpt.files.weights.load`."""
-        return weights.load(cls, name, dtype, dropout)
+    from_pretrained = classmethod(weights.load)           # (name, dtype, dropout) -> a model
 
     def save(self, path, dtype=None, **provenance):
         """Write the weights with their config; see :func:`minifpt.files.export.save`."""
@@ -125,16 +119,17 @@ class GPT2(layers.Layer):
         the keys and values of the tokens before these; those of these tokens are appended.  It is
         for inference, with :meth:`all_frozen`.
         """
-        c, start = self.config, layers.tokens_before("GPT2", self.config, x, past)
-        p, cache = checks.dropout("GPT2", c.dropout, train, rng), {}
-        x, cache["wpe"] = self.wpe.forward(x.astype(self.dtype, copy=False), start)
+        start = layers.tokens_before("GPT2", self.config, x, past)      # also checks x
+        p = checks.dropout("GPT2", self.config.dropout, train, rng)
+        x, cache = x.astype(self.dtype, copy=False), {}
+        x, cache["wpe"] = self.wpe.forward(x, start)
         x, cache["dropout"] = ops.dropout(x, p, rng)
-        keep = need_dx or self.wpe.learns()
+        keep = need_dx or self.wpe.learns()               # whether something so far learns
         if not keep:
             cache["wpe"] = cache["dropout"] = None
         x, cache["h"], keep = layers.blocks_forward(self.h, x, keep, train, rng, past, last)
         y, cache["ln_f"] = self.ln_f.forward(x)
-        cache["shape"] = y.shape
+        cache["shape"] = y.shape                          # backward compares that of dy
         return y, cache if past is None and (keep or self.ln_f.learns()) else None
 
     @single_threaded_blas
@@ -168,12 +163,7 @@ class LanguageModel(layers.Layer):
         if seed is not None:
             draw("wte.weight", self.wte.weight, seed, self.config)
 
-    @classmethod
-    def from_pretrained(cls, name: str | os.PathLike, dtype: Any = np.float32,
-                        dropout: float | None = None) -> Self:
-        """Return a model with the weights of a name or path; see
-        :func:`minifpt.files.weights.load`."""
-        return weights.load(cls, name, dtype, dropout)
+    from_pretrained = classmethod(weights.load)           # (name, dtype, dropout) -> a model
 
     def save(self, path, dtype=None, **provenance):
         """Write the weights with their config; see :func:`minifpt.files.export.save`."""

@@ -26,8 +26,8 @@ class GradcheckReport:
     """The result of a gradient check; it is true if no relative error exceeds ``tolerance``.
 
     ``worst`` is (input's name, index, analytical, numerical value) at the largest relative error,
-    ``errors`` the largest relative error of each input, by name.  ``notes`` are lines of text:
-    where a fault is and of what kind, and what was not checked.
+    ``errors`` the largest relative error of each input, by name.  ``notes`` are lines of text that
+    say where a fault is, of which kind it is, and which inputs were not checked.
     """
 
     max_relative_error: float
@@ -397,7 +397,7 @@ class _Check:
         least = min(trials, default=(0.0,))[0]
         if least > 0.01 and size > 1e-6:
             return np.inf, None
-        # Where a gradient is 0 but for rounding, every step counts.
+        # Every step counts for a gradient that is 0 but for rounding.
         limit = np.inf if least > 0.01 else max(self.tolerance, 10 * least)
         return min((trial[1:] for trial in trials if trial[0] <= limit), default=(np.inf, np.nan))
 

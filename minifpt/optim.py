@@ -151,5 +151,5 @@ def cosine(step, steps, warmup=0, floor=0.1):
     step, floor = whole("cosine", "step", step, 0, steps), number("cosine", "floor", floor, True)
     if step < warmup:
         return (step + 1) / warmup
-    done = (step - warmup) / max(1, steps - warmup)
-    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * done))
+    share = (step - warmup) / max(1, steps - warmup)      # of the steps after the warm-up
+    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * share))

@@ -23,7 +23,15 @@ from .layers import Layer
 from .machine import kept_memory, single_threaded_blas
 from .optim import Adam, clip_grad_norm, cosine
 from .progress import progress_bar
-from .tasks.base import Task, check_accuracy, check_examples, check_task, defaults_of, draw
+from .tasks.base import (
+    Task,
+    check_accuracy,
+    check_examples,
+    check_task,
+    defaults_of,
+    draw,
+    member,
+)
 from .tracing import OPEN, named_layers, trace
 
 INPUT = "x, the task's input"
@@ -43,8 +51,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
           lr: float | None = None, seed: int = 0, out: str | os.PathLike | None = None, *,
           resume: bool = False, schedule: str | None = None, warmup: int | None = None,
           weight_decay: float = 0.0, clip: float = 1.0, eval_every: int = 100,
-          test_examples: int = 256, checkpoint_every: int = 500, config: dict | None = None,
-          progress: bool = True, stop: Any = None,
+          test_examples: int = 256, last_test: int | None = None, checkpoint_every: int = 500,
+          config: dict | None = None, progress: bool = True, stop: Any = None,
           callback: Callable[[Run], Any] | None = None) -> History:
     """Train the trainable parameters of a model on a task, with Adam.
 
@@ -58,7 +66,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
                       than the default warm-up warms up for a tenth of them.
     clip              largest norm of all gradients together.
     eval_every        steps between tests on ``test_examples`` held-out examples.  The last test
-                      takes the task's whole test set, if it has one.
+                      takes ``last_test`` of them, by default the task's whole test set, if it has
+                      one.
     out               folder for ``config.json``, ``metrics.csv``, ``checkpoint.npz`` and
                       ``curves.png``; ``None`` writes nothing.
     resume            continue from the checkpoint in ``out``, to the same bits as a run without
@@ -78,16 +87,17 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
 
     During the run, glibc keeps freed memory for the next arrays (see ``machine.kept_memory``).
 
-    Returns the :class:`History`.  After Ctrl-C or SIGTERM the run finishes its step, writes a
-    checkpoint and raises ``KeyboardInterrupt``.  Raises ``ValueError`` if ``out`` holds another
-    run, and ``Diverged`` if the loss is no longer finite; the last checkpoint stays.
+    Returns the :class:`History`.  After Ctrl-C or SIGTERM the run finishes its step or breaks off
+    its test, writes a checkpoint and raises ``KeyboardInterrupt``.  Raises ``ValueError`` if
+    ``out`` holds another run, and ``Diverged`` if the loss is no longer finite; the last checkpoint
+    stays.
     """
     # Raises for missing data, or a task that does not fit the model, before anything is written.
     x, loss = first_look(model, task)
     settings = run_settings(
         task, steps=steps, batch_size=batch_size, lr=lr, seed=seed, schedule=schedule,
         warmup=warmup, weight_decay=weight_decay, clip=clip, eval_every=eval_every,
-        test_examples=test_examples)
+        test_examples=test_examples, last_test=last_test)
     checkpoint_every = whole("train", "checkpoint_every", checkpoint_every)
     if out is None and resume:
         raise ValueError("train: resume needs out, the folder of the run")
@@ -105,7 +115,7 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     parameters = [p for p in model.parameters() if p.trainable]
     if not parameters:
         raise ValueError("train: every parameter is frozen, there is nothing to train")
-    settings = {"task": task.name, "options": getattr(task, "options", {}), **(config or {}),
+    settings = {"task": task.name, "options": member(task, "options"), **(config or {}),
                 **settings}
     if out is not None:                                   # reading all data may take long
         parts = settings.get("fingerprint", {}) | fingerprint(task, model)
@@ -122,7 +132,7 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
             raise Diverged(read_text(out / DIVERGED))
         _loop(model, task, run, out, checkpoint_every, progress, stop, callback)
         if run.history:                                   # none after an early end
-            curves(run.history, out / "curves.png", task.name, getattr(task, "chance", None))
+            curves(run.history, out / "curves.png", task.name, member(task, "chance"))
     return run.history
 
 
@@ -132,8 +142,9 @@ def run_settings(task, **settings):
     has_warmup, defaults = settings["warmup"] is not None, defaults_of(task)
     settings |= {name: defaults[name] for name, value in settings.items()
                  if value is None and name in defaults}
-    for name in ("steps", "batch_size", "eval_every", "test_examples"):
-        settings[name] = whole("train", name, settings[name])
+    for name in ("steps", "batch_size", "eval_every", "test_examples", "last_test"):
+        if settings[name] is not None:
+            settings[name] = whole("train", name, settings[name])
     settings["seed"] = whole("train", "seed", settings["seed"], 0, math.inf)
     settings["warmup"] = whole("train", "warmup", settings["warmup"], 0)
     for name in ("lr", "clip", "weight_decay"):
@@ -153,13 +164,13 @@ def first_look(model, task):
             "forward", "backward", "named_parameters", "all_frozen")):
         raise ValueError(f"train: the model is {brief(model)}, expected a minifpt.FPT or "
                          "LanguageModel, or another minifpt.layers.Layer")
-    def chance():
+    def global_state():
         state = [np.asarray(part).tobytes() for part in np.random.get_state()]   # noqa: NPY002
         return state, random.getstate()
-    before = chance()
+    before = global_state()
     for split in ("train", "test"):                       # both are there; the second is looked at
         x, y = draw(task, np.random.default_rng(0), 1, split)
-    if chance() != before:
+    if global_state() != before:
         raise ValueError(f"train: {task.name}: batch draws from np.random or random, expected from "
                          "the generator that it gets: no seed would repeat the run")
     with model.all_frozen():
@@ -192,7 +203,7 @@ def fingerprint(task=None, model=None):
                     for split in ("train", "test")]
         arrays = [np.asarray(a) for pair in examples for a in pair]
         arrays += [a for a in arrays_in(task) if not a.dtype.hasobject]   # some are read by a draw
-        parts["data"] = task.fingerprint() if hasattr(task, "fingerprint") else crc(arrays)
+        parts["data"] = member(task, "fingerprint")() or crc(arrays)
         y = examples[1][1]
         logits = np.random.default_rng(0).standard_normal(
             (len(y), task.output_tokens, task.output_dim))
@@ -212,47 +223,53 @@ def fingerprint(task=None, model=None):
 def _loop(model, task, run, out, checkpoint_every, progress, stop_event, callback):
     """Train, test and save until the run's last step, or until the callback returns ``False``."""
     settings, steps, begin = run.settings, run.settings["steps"], time.perf_counter() - run.seconds
+    batch, is_end, where = None, False, "" if out is None else f", go on from {out}"
+
+    def save():
+        """Write a checkpoint, unless the last update broke the model."""
+        if out is None:
+            return
+        if batch is not None and not math.isfinite(evaluate(model, task, *batch)[0]):
+            raise _diverged(f"step {run.step}", "loss", model, batch[0])
+        run.seconds = time.perf_counter() - begin
+        run.save(out / "checkpoint.npz")
+
     bar = progress_bar(total=steps, initial=run.step, desc=f"{task.name:.20}", progress=progress,
                        mininterval=0.3, leave=None, bar_format=BAR)
     with bar, kept_memory, single_threaded_blas, _interrupts(stop_event) as is_stopped:
-        while run.step < steps:
-            run.optimizer.lr = learning_rate(settings, run.step)
-            x, y = draw(task, run.rng, settings["batch_size"], "train")
-            loss, accuracy = step(model, task, run.optimizer, x, y, settings["clip"], run.rng)
-            run.step += 1
-            run.loss, run.accuracy = float(loss), float(accuracy)
-            run.sums += [loss, accuracy, 1]               # of the steps since the last test
-            bar.update()
+        while not is_end and (run.step < steps or run.is_test_due()):
+            if not run.is_test_due():                     # it is after a stop in a test
+                run.optimizer.lr = learning_rate(settings, run.step)
+                batch = draw(task, run.rng, settings["batch_size"], "train")
+                loss, accuracy = step(model, task, run.optimizer, *batch, settings["clip"], run.rng)
+                run.step += 1
+                run.loss, run.accuracy = float(loss), float(accuracy)
+                run.sums += [loss, accuracy, 1]           # of the steps since the last test
+                bar.update()
             is_last, stop = run.step == steps, is_stopped()
-            if is_last or run.step % settings["eval_every"] == 0:
-                _test(model, task, run, begin, bar, progress)
+            if run.is_test_due():
+                if is_last:                               # its test may take long
+                    save()
+                try:
+                    _test(model, task, run, begin, bar, progress, is_stopped)
+                except KeyboardInterrupt:
+                    save()
+                    raise KeyboardInterrupt(f"stopped at step {run.step}{where}") from None
                 if out is not None:
                     run.history.save(out / "metrics.csv")
             answer = None if callback is None else callback(run)
             is_end = is_last or (isinstance(answer, (bool, np.bool_)) and not answer)
-            if out is not None and (is_end or stop or run.step % checkpoint_every == 0):
-                if not math.isfinite(evaluate(model, task, x, y)[0]):     # after the last update
-                    raise _diverged(f"step {run.step}", "loss", model, x)
-                run.seconds = time.perf_counter() - begin
-                run.save(out / "checkpoint.npz")
+            if is_end or stop or run.step % checkpoint_every == 0:
+                save()
             if stop and not is_last:
-                where = "" if out is None else f", go on from {out}"
                 raise KeyboardInterrupt(f"stopped at step {run.step}{where}")
-            if is_end:
-                break
 
 
-def _test(model, task, run, begin, bar, progress):
+def _test(model, task, run, begin, bar, progress, is_stopped):
     """Append a row to the run's history: the means of its steps since the last row, and the loss
-    and accuracy on held-out examples, in the last step on the whole test set."""
-    settings, test = run.settings, None
-    if run.step == settings["steps"] and hasattr(task, "test_set"):
-        test = task.test_set()
-    if test is None:
-        rng = np.random.default_rng([settings["seed"], 1, run.step])
-        test = draw(task, rng, settings["test_examples"], "test")
-    check_examples(task, test, "test_set")
-    loss, accuracy = evaluate(model, task, *test, progress)
+    and accuracy on held-out examples."""
+    test = held_out(task, run.settings, run.step, run.step == run.settings["steps"])
+    loss, accuracy = evaluate(model, task, *test, progress, is_stopped=is_stopped)
     if not math.isfinite(loss):
         raise _diverged(f"step {run.step}", "test loss", model, test[0][:TEST_BATCH])
     losses, accuracies, n = run.sums.tolist()
@@ -262,6 +279,18 @@ def _test(model, task, run, begin, bar, progress):
         run.step, train_loss, train_accuracy, loss, accuracy,
         round(time.perf_counter() - begin, 3)), strict=True)))
     bar.set_postfix_str(f"loss {train_loss:.4f}, accuracy {100 * accuracy:.1f} %")
+
+
+def held_out(task, settings, step, is_last):
+    """Return ``(x, y)`` of the test at a step of a run with these settings: in the last one the
+    whole test set, unless the run has another number of examples for it."""
+    size = settings.get("last_test") if is_last else settings["test_examples"]
+    test = member(task, "test_set")() if size is None else None
+    if test is None:
+        rng = np.random.default_rng([settings["seed"], 1, step])
+        test = draw(task, rng, size or settings["test_examples"], "test")
+    check_examples(task, test, "test_set")
+    return test
 
 
 def learning_rate(settings, step):
@@ -295,17 +324,21 @@ def _diverged(when, quantity, model, x):
     return Diverged(f"{when}: the {quantity} is not finite, first in {where}{hint}")
 
 
-def test_batch(tokens):
+def examples_at_once(tokens):
     """Return how many examples a test takes at once: few long ones, whose attention is large."""
     return max(1, min(TEST_BATCH, TEST_TOKENS // tokens))
 
 
-def evaluate(model, task, x, y, progress=False, answers=None):
-    """Return (loss, accuracy) on examples of a task, without dropout; a list gets the answers."""
-    total, n = np.zeros(2), test_batch(x.shape[1])
+def evaluate(model, task, x, y, progress=False, answers=None, is_stopped=None):
+    """Return (loss, accuracy) on examples of a task, without dropout.
+
+    The list ``answers`` gets the logits.  Raises ``KeyboardInterrupt`` once ``is_stopped()``."""
+    total, n = np.zeros(2), examples_at_once(x.shape[1])
     starts = range(0, len(x), n)
     with model.all_frozen():
         for i in progress_bar(starts, desc="test", leave=False, delay=2, progress=progress):
+            if is_stopped is not None and is_stopped():
+                raise KeyboardInterrupt
             xi, yi = x[i:i + n], y[i:i + n]
             logits, _ = model.forward(xi)
             if answers is not None:

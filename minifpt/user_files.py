@@ -9,7 +9,7 @@ from functools import cache
 from modulefinder import ModuleFinder
 from pathlib import Path
 
-from .files import MOST_CODE, one_line, read_bytes
+from .files import one_line, read_bytes
 from .users import message, shown, users_code
 
 USERS_OWN = re.compile(r"(?s)(.+\.py):([A-Za-z_]\w*)")
@@ -21,7 +21,7 @@ def load_object(text):
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{text}: there is no file {path}")
-    module = run_file(path.resolve(), read_bytes(path, MOST_CODE))
+    module = run_file(path.resolve(), read_bytes(path))
     if not callable(getattr(module, name, None)):
         raise ValueError(f"{path}: it has no function or class '{name}'")
     return getattr(module, name)
@@ -53,7 +53,7 @@ def code_crc(*texts):
         if not Path(name[1]).is_file():
             raise FileNotFoundError(f"{name[0]}: there is no file {name[1]}")
     try:
-        code = [ast.unparse(ast.parse(read_bytes(path, MOST_CODE)))
+        code = [ast.unparse(ast.parse(read_bytes(path)))
                 for name in names for path in with_imports(Path(name[1]))]
     except (SyntaxError, RecursionError, ValueError) as e:
         raise ValueError(f"{names[0][1]}: not Python ({one_line(e)})") from None

@@ -53,10 +53,13 @@ def message(error):
     return f"{type(error).__name__}: {text:.300}" if text else type(error).__name__
 
 
-def suggestion(word, names):
-    """Return " (did you mean 'NAME'?)" with the name that is nearest to a word, or ""."""
+def suggestion(word, names, synonyms=None):
+    """Return " (did you mean 'NAME'?)" with the name that is nearest to a word, or "".
+
+    synonyms   {another word: the name that it stands for}."""
     known = {name.lstrip("-"): name for name in names}    # two dashes make all options alike
-    near = difflib.get_close_matches(str(word).lstrip("-"), known, 1)
+    known |= synonyms or {}
+    near = difflib.get_close_matches(str(word).lower().lstrip("-"), known, 1)
     return f" (did you mean '{known[near[0]]}'?)" if near else ""
 
 

@@ -11,11 +11,7 @@ from conftest import assert_a_mask_only_takes_away, gradients, refused
 import minifpt
 from minifpt import adapters, cli
 from minifpt import functional as F
-from minifpt.experiments.plan import plan
-from minifpt.files.runs import History
 from minifpt.gradients import gradcheck
-from minifpt.trunks.names import TrunkSpec
-from minifpt.viewer import steps
 
 KINDS = ["lora:rank=3,alpha=2,on=attn.*+mlp.*+output", "bottleneck:size=3", "bitfit"]
 TRUNKS = ["random:2x2x8", "random:llama:2x2/1x8"]
@@ -52,14 +48,13 @@ def test_at_the_start_the_model_is_unchanged_and_the_seed_draws_the_rest(kind, t
     assert not any(map(np.array_equal, ours, drawn[1]))
 
 
-@pytest.mark.parametrize("trunk", TRUNKS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind, trunk", [
+    *((kind, trunk) for kind in KINDS[:2] for trunk in ("random:1x2x8", "random:llama:1x2/1x8")),
+    (KINDS[2], "random:1x2x8")])
 def test_gradients_are_right(kind, trunk):
     """Those of the model in full by differences, and under each mask those that it leaves."""
-    if kind == "bitfit" and "llama" in trunk:
-        pytest.skip("it has no biases")
     model = randomised(adapters.adapt(fpt(trunk, "full", dropout=0.2), kind))
-    report = gradcheck(model, batch(), elementwise=3, directions=1)
+    report = gradcheck(model, batch(), elementwise=0, directions=1)
     assert report.max_relative_error <= 1e-6, str(report)
     full = gradients(model, batch())
     for mask in ("attn,mlp,ln", "output_only"):
@@ -92,32 +87,29 @@ def test_merged_weights_equal_the_adapted_outputs(trunk):
         name for name, _ in fpt(trunk).named_parameters()]
 
 
-def test_a_run_after_merge_loads_with_its_trunk(tmp_path):
-    task = minifpt.tasks.get("bit-xor", n=2)
-    model = minifpt.FPT.for_task(task, "random:1x1x8", adapt="lora:rank=2,on=mlp.*")
-    randomised(model)
-    trunk = copy.deepcopy(adapters.merge(model).trunk)
+@pytest.mark.parametrize("kind", ["lora:rank=2,on=mlp.*", "bottleneck:size=2,on=mlp"])
+def test_a_run_of_a_trunk_built_in_code_loads_with_it(tmp_path, kind):
+    task, trunk = minifpt.tasks.get("bit-xor", n=2), minifpt.trunks.get("random:1x1x8", dropout=0.0)
+    model = minifpt.FPT.for_task(task, copy.deepcopy(trunk), adapt=kind)
+    if "lora" in kind:                                    # merged, it is a trunk like any other
+        trunk = copy.deepcopy(adapters.merge(randomised(model)).trunk)
     minifpt.train(model, task, steps=2, batch_size=2, out=tmp_path / "run", progress=False)
     with refused("its trunk was built in code: pass it"):
         minifpt.load(tmp_path / "run")
-    again = minifpt.load(tmp_path / "run", trunk)
     x, _ = task.batch(np.random.default_rng(0), 3, "test")
+    again = minifpt.load(tmp_path / "run", trunk)
     assert np.array_equal(again.predict(x), model.predict(x))
 
 
-def test_merging_one_of_two_layers_that_share_a_weight_leaves_the_other_alone():
+def test_merging_a_layer_leaves_another_with_the_same_weight_alone():
     model = fpt()
     first, second = (block.attn.c_proj for block in model.trunk.h)
-    second.weight = first.weight
-    before = first.weight.data.copy()
+    second.weight, before = first.weight, first.weight.data.copy()
     adapters.adapt(model, "lora:on=h.1.attn.c_proj")
-    randomised(model, 0.0)
-    model.trunk.h[1].attn.c_proj.lora_b.data[...] = 1.0
-    want = model.predict(batch())
+    second.lora_b.data[...] = 1.0
     adapters.merge(model)
-    np.testing.assert_allclose(model.predict(batch()), want, atol=1e-12)
-    assert np.array_equal(model.trunk.h[0].attn.c_proj.weight.data, before)
-    assert not np.allclose(model.trunk.h[1].attn.c_proj.weight.data, before)
+    assert np.array_equal(first.weight.data, before)
+    assert not np.allclose(second.weight.data, before)
 
 
 @pytest.mark.parametrize("trunk", TRUNKS)
@@ -133,30 +125,13 @@ def test_a_copy_computes_the_same_and_shares_nothing(trunk, kind):
 
 @pytest.mark.parametrize("kind, count", [
     ("lora:rank=3,on=attn.c_attn", 2 * 3 * (8 + 24)), ("lora:rank=1,on=h.1.mlp.c_fc", 8 + 32),
-    ("bottleneck:size=3", 4 * (8 * 3 + 3 + 3 * 8 + 8)), ("bottleneck:size=3,on=mlp", 2 * 59)])
-def test_the_summary_counts_an_adapter(kind, count):
-    model = adapters.adapt(fpt(), kind)
-    assert model.counts()["adapter"] == (count, count)
-    assert "adapter adapters" in model.summary()
+    ("bottleneck:size=3", 4 * (8 * 3 + 3 + 3 * 8 + 8)), ("bottleneck:size=3,on=mlp", 2 * 59),
+    ("bitfit", 2 * (24 + 8 + 32 + 8 + 2 * 8) + 8)])
+def test_the_summary_counts_an_adapter_and_a_mask_freezes_it(kind, count):
+    model = adapters.adapt(fpt(mask="attn,mlp,ln,pos"), kind)
+    assert model.counts()["adapter"] == (count, count) and "adapter adapters" in model.summary()
     model.freeze(minifpt.FreezeMask.parse("adapter,attn"))
     assert model.counts()["adapter"] == (count, 0)
-
-
-def test_bitfit_trains_the_biases_of_the_trunk():
-    model = adapters.adapt(fpt(mask="attn,mlp,ln,pos"), "bitfit")
-    trained = {name for name, p in model.named_parameters() if p.trainable}
-    assert trained == {name for name, _ in model.named_parameters()
-                       if name.endswith("bias")} | {"input.weight", "output.weight"}
-
-
-def test_a_trace_shows_an_adapter():
-    model = adapters.adapt(fpt(), "lora:on=attn.c_attn")
-    with minifpt.trace(model) as t:
-        logits, cache = model.forward(batch())
-        model.backward(logits, cache)
-    steps = [s for s in t.steps if s.name == "trunk.h.0.attn.c_attn.linear" and not s.backward]
-    assert len(steps) == 3 and all(step.partner for step in steps)
-    assert steps[2].gradients["w"].shape == (4, 24)
 
 
 def test_names_of_columns_leave_low_rank_matrices_alone():
@@ -200,62 +175,21 @@ def test_what_is_refused_in_one_line(tmp_path, monkeypatch, call, says):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_mask_that_names_the_adapter_freezes_it(kind):
-    for mask, learns in (("attn,mlp,adapter", False), ("attn,mlp", True)):
-        model = minifpt.FPT.for_task("bit-xor", "random:1x2x8", mask, adapt=kind)
-        assert {p.trainable for p in model.parameters() if p.group == "adapter"} == {learns}
-
-
-def test_a_run_with_a_bottleneck_in_a_model_built_in_code_loads(tmp_path):
-    def trunk():
-        return minifpt.trunks.get("random:2x2x8", dropout=0.0)
-    task = minifpt.tasks.get("bit-xor")
-    model = adapters.adapt(minifpt.FPT.for_task(task, trunk()), "bottleneck:size=2,on=mlp")
-    minifpt.train(model, task, steps=2, out=tmp_path / "r", progress=False)
-    x = np.ones((1, 10, 1), np.float32)
-    np.testing.assert_array_equal(minifpt.load(tmp_path / "r", trunk).predict(x), model.predict(x))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_plan_of_an_adapter_counts_its_weights(kind):
-    task, spec = minifpt.tasks.get("bit-xor"), TrunkSpec.parse("random:2x2x8")
-    mask = minifpt.FreezeMask.parse("attn,mlp,ln")
-    bare, other = (plan(task, spec, mask, 4, adapt=adapt) for adapt in (None, kind))
-    new = sum(p.data.size for p in other.model.parameters() if p.group == "adapter")
-    assert other.weights - bare.weights == (0 if kind == "bitfit" else 4 * new)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_run_keeps_its_adapter(tmp_path, monkeypatch, capsys, kind):
+def test_a_run_keeps_its_adapter(tmp_path, monkeypatch, fails, kind):
     monkeypatch.chdir(tmp_path)
-    line = ["train", "bit-xor", "--model", "random:2x2x8", "--freeze", "attn,mlp,ln", "--out", "r"]
+    line = ["train", "bit-xor", "--model", "random:1x2x8", "--freeze", "attn,mlp,ln", "--out", "r",
+            "--checkpoint-every", 3]
     assert cli.main([*line, "--adapt", kind, "--steps", 3]) == 0
     assert json.loads((tmp_path / "r" / "config.json").read_text())["adapt"] == kind
-    checkpoint = np.load(tmp_path / "r" / "checkpoint.npz")
-    if kind != "bitfit":
-        assert any(word in name for name in checkpoint.files for word in ("lora", "adapter"))
+    names = np.load(tmp_path / "r" / "checkpoint.npz").files
+    assert kind == "bitfit" or any("lora" in name or "adapter" in name for name in names)
     assert cli.main([*line, "--adapt", kind, "--steps", 4, "--resume"]) == 0
-    if kind == KINDS[1]:                                  # another cache
-        assert cli.main(["report", "r"]) == 0
-        assert cli.main(["steps", "r", "--html", "s.html", "--differences", 20]) == 0
-        assert cli.main(["attention", "r", "--out", "maps.png"]) == 0
-    capsys.readouterr()
-    assert cli.main([*line, "--steps", 5, "--resume"]) == 2
-    assert "adapt" in capsys.readouterr().err
-    can_export = kind.startswith(("lora", "bitfit"))
-    assert (cli.main(["convert", "r", "--out", "folder"]) == 0) == can_export
-    if can_export:
+    assert "adapt" in fails(*line, "--steps", 5, "--resume")
+    if "bottleneck" in kind:
+        assert "bottleneck" in fails("convert", "r", "--out", "folder")
+    else:
+        assert cli.main(["convert", "r", "--out", "folder"]) == 0
         minifpt.GPT2.from_pretrained("folder")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_step_page_of_a_task_shows_the_adapter_of_its_first_run(kind, tmp_path):
-    options = {"model": "random:2x2x8", "freeze": "attn,mlp,ln", "adapt": kind}
-    page = steps.of_task(minifpt.tasks.get("bit-xor"), differences=0, **options)
-    minifpt.train(minifpt.FPT.for_task(minifpt.tasks.get("bit-xor"), **options),
-                  minifpt.tasks.get("bit-xor"), steps=1, out=tmp_path / "r", progress=False)
-    first_loss = History.load(tmp_path / "r" / "metrics.csv")[0]["train_loss"]
-    assert page.data["loss"] == pytest.approx(first_loss, rel=1e-6)
 
 
 # ---------------------------------------------------------------------------- columns

@@ -376,7 +376,7 @@ def test_the_table_has_mean_range_and_number_of_seeds():
 def test_the_picture_has_an_axis_for_each_task(tmp_path, drawn):
     runs = [history(0.5, 0.7, 0.9), history(0.5, 0.6, 0.8)]
     results = {"bit-xor": {"language": runs, "random (gpt2)": runs[:1]}, "something": {"x": runs}}
-    tables.picture(results, tmp_path / "p.png")
+    tables.picture(grid_of(results), tmp_path / "p.png")
     width, height = png_size(tmp_path / "p.png")
     assert width == 2 * 5.2 * 120 and height > 300
 
@@ -525,17 +525,6 @@ def test_differences_are_paired_and_carry_an_interval():
     one = {label: histories[:1] for label, histories in runs.items()}
     assert "| -2.0 | -1.0 | 1 |" in tables.differences(grid_of({"bit-xor": one}, {}, {}))
     assert tables.differences(grid_of({"bit-xor": {"random": runs["random"]}}, {}, {})) == ""
-
-
-def test_arms_of_other_seeds_are_not_paired(tmp_path):
-    runs = {"language": [history(0.2, x) for x in (0.5, 0.7)], "random": [history(0.2, 0.4)]}
-    lines = []
-    for label, seeds in ("language", [0, 1]), ("random", [1]):
-        grid = tables.Grid({"bit-xor": {label: runs[label]}}, {}, {"bit-xor": {label: 1e-3}}, seeds)
-        lines += tables.rows(grid).splitlines()[bool(lines):]
-    (tmp_path / "runs.csv").write_text("\n".join(lines) + "\n")
-    with pytest.raises(ValueError, match="random on bit-xor has the seeds .1., another arm .0, 1."):
-        read_rows(tmp_path / "runs.csv")
 
 
 def test_a_grid_sets_the_option_that_a_task_redraws_to_the_seed(tmp_path, tiny):

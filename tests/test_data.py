@@ -1,7 +1,12 @@
+"""The files of MNIST, CIFAR-10 and TAPE's proteins: found, downloaded, read, refused if damaged."""
+
 import gzip
 import hashlib
+import io
+import json
 import os
 import sys
+import tarfile
 import tracemalloc
 import types
 from pathlib import Path
@@ -12,8 +17,14 @@ from conftest import refused
 
 from minifpt import tasks
 from minifpt.files import data
+from minifpt.tasks.cifar import MEAN, STD
+from minifpt.tasks.proteins import LETTERS
 
 FILES = ["t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"]
+PROTEINS = "train", "valid", "test_fold_holdout", "test_superfamily_holdout", "test_family_holdout"
+RECORD = {"id": "d1a0aa_", "primary": "MKTB", "protein_length": 4, "class_label": 0,
+          "fold_label": 1194, "superfamily_label": 0, "family_label": 0,
+          "evolutionary": [[0.0] * 20] * 4, "secondary_structure": [[1.0, 0.0, 0.0]] * 4}
 
 
 def idx(array):
@@ -21,34 +32,59 @@ def idx(array):
     return bytes([0, 0, 8, array.ndim]) + shape + array.tobytes()
 
 
-def write_mnist(folder, name="{}-ubyte.gz", seed=0):
+def write_mnist(folder, seed=0):
     """A small MNIST in ``folder``; returns {split: (images, labels)}."""
+    folder.mkdir(parents=True, exist_ok=True)
     rng, sets = np.random.default_rng(seed), {}
     for split, stem, n in (("train", "train", 12), ("test", "t10k", 10)):
         images = rng.integers(0, 256, (n, 28, 28), dtype=np.uint8)
         images[0, 0, :2] = 0, 255
         sets[split] = images, np.arange(n, dtype=np.uint8) % 10
         for kind, array in zip(("images-idx3", "labels-idx1"), sets[split], strict=True):
-            path = folder / name.format(f"{stem}-{kind}")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(gzip.compress(idx(array)) if path.suffix == ".gz" else idx(array))
+            (folder / f"{stem}-{kind}-ubyte.gz").write_bytes(gzip.compress(idx(array)))
     return sets
 
 
-@pytest.fixture
-def real_data():
-    if not os.environ.get("MINIFPT_DATA"):
-        pytest.skip("MINIFPT_DATA is not set: the folder with the real data sets")
-    return Path(os.environ["MINIFPT_DATA"])
+def write_cifar10(folder, n=4, seed=0):
+    """A small CIFAR-10 in ``folder``, n pictures a file; {split: (images, labels)}."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sets, rng = {"train": [], "test": []}, np.random.default_rng(seed)
+    for file in data.CIFAR10:
+        rows = rng.integers(0, 256, (n, 3073), dtype=np.uint8)
+        rows[:, 0] %= 10
+        (folder / file).write_bytes(rows.tobytes())
+        sets["test" if file.startswith("test") else "train"].append(rows)
+    whole = {split: np.concatenate(rows) for split, rows in sets.items()}
+    return {split: (rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0])
+            for split, rows in whole.items()}
 
 
-@pytest.fixture
-def real_mnist(real_data):
-    try:
-        data.find("mnist", FILES, real_data)
-    except FileNotFoundError as e:
-        pytest.skip(str(e))
-    return real_data
+def record(primary, fold):
+    return RECORD | {"primary": primary, "protein_length": len(primary), "fold_label": fold}
+
+
+def write_homology(folder, seed=0):
+    """TAPE's five files with a few proteins each, in ``folder``; {split: (proteins, folds)}."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng, sets = np.random.default_rng(seed), {}
+    for split in PROTEINS:
+        proteins = ["".join(rng.choice(list(LETTERS), n)) for n in rng.integers(3, 30, 8)]
+        sets[split] = proteins, rng.integers(1195, size=8).astype(np.uint16)
+        (folder / f"remote_homology_{split}.json").write_text(
+            json.dumps([record(p, int(fold)) for p, fold in zip(*sets[split], strict=True)]))
+    return sets
+
+
+WRITE = {"mnist": write_mnist, "cifar10": write_cifar10, "homology": write_homology}
+READ = {"mnist": data.mnist, "cifar10": data.cifar10, "homology": data.remote_homology}
+
+
+def assert_read(name, written, folder):
+    """The files of a data set in a folder are read as they were written."""
+    for split, arrays in written.items():
+        for result, expected in zip(READ[name](split, folder), arrays, strict=True):
+            assert np.asarray(result).dtype == np.asarray(expected).dtype
+            np.testing.assert_array_equal(result, expected)
 
 
 @pytest.fixture
@@ -60,193 +96,259 @@ def nowhere(tmp_path, monkeypatch):
     return tmp_path / "cache" / "minifpt" / "data"
 
 
-def fake_pooch(monkeypatch, raw_of):
-    """Let pooch download the bytes ``raw_of(file name)``; the list of (url, hash) asked for."""
-    requests = []
+@pytest.fixture
+def server(tmp_path, monkeypatch, nowhere):
+    """A pooch that serves files by name; an exception is raised.  ``requests``: (URL, hash)."""
+    server = types.SimpleNamespace(files={}, requests=[])
 
     def retrieve(url, known_hash, fname, path, progressbar):
-        requests.append((url, known_hash))
+        server.requests.append((url, known_hash))
+        if isinstance(server.files[fname], Exception):
+            raise server.files[fname]
         Path(path).mkdir(parents=True, exist_ok=True)
-        (Path(path) / fname).write_bytes(raw_of(fname))
+        (Path(path) / fname).write_bytes(server.files[fname])
         return str(Path(path) / fname)
     monkeypatch.setitem(sys.modules, "pooch", types.SimpleNamespace(retrieve=retrieve))
-    return requests
+    return server
 
 
 # ------------------------------------------------------------------------------- find
 
 
-@pytest.mark.parametrize("name", ["{}-ubyte.gz", "{}-ubyte", "mnist/{}-ubyte.gz"])
-def test_all_spellings_give_the_same_arrays(tmp_path, nowhere, name):
-    written = write_mnist(tmp_path, name)
-    for split in ("train", "test"):
-        for got, want in zip(data.mnist(split, tmp_path), written[split], strict=True):
-            assert got.dtype == np.uint8
-            np.testing.assert_array_equal(got, want)
+@pytest.mark.parametrize("name, inner", [
+    ("mnist", "."), ("mnist", "mnist"), ("cifar10", "."), ("cifar10", "cifar10"),
+    ("cifar10", "cifar-10-batches-bin"), ("homology", "."), ("homology", "homology"),
+    ("homology", "remote_homology")])
+def test_files_are_found_in_each_place(tmp_path, nowhere, monkeypatch, name, inner):
+    written = WRITE[name](tmp_path / inner)
+    monkeypatch.setenv("MINIFPT_DATA", str(tmp_path))
+    for folder in (tmp_path, None):
+        assert_read(name, written, folder)
 
 
-def test_dotted_names_and_unzipped_gz_are_read(tmp_path, nowhere):
-    images = write_mnist(tmp_path)["test"][0]
-    for i, dotted in enumerate(("t10k-images.idx3-ubyte.gz", "t10k-labels.idx1-ubyte.gz")):
-        (tmp_path / FILES[i]).rename(tmp_path / dotted)
-    np.testing.assert_array_equal(data.mnist("test", tmp_path)[0], images)
-    for dotted in tmp_path.glob("t10k-*.gz"):
-        dotted.with_suffix("").write_bytes(gzip.decompress(dotted.read_bytes()))
-        dotted.unlink()
-    np.testing.assert_array_equal(data.mnist("test", tmp_path)[0], images)
-    (tmp_path / "t10k-images.idx3-ubyte").rename(tmp_path / FILES[0])
-    np.testing.assert_array_equal(data.mnist("test", tmp_path)[0], images)
+@pytest.mark.parametrize("spelling, zipped", [
+    ("-idx3-ubyte.gz", False), ("-idx3-ubyte", False), ("-idx3-ubyte", True),
+    (".idx3-ubyte.gz", True), (".idx3-ubyte", False)])
+def test_every_spelling_is_read_and_gzip_is_seen_by_the_bytes(tmp_path, spelling, zipped):
+    written = write_mnist(tmp_path)
+    for path in [*tmp_path.glob("*-images-*")]:
+        raw = path.read_bytes()
+        path.unlink()
+        path.with_name(path.name.replace("-idx3-ubyte.gz", spelling)).write_bytes(
+            raw if zipped else gzip.decompress(raw))
+    assert_read("mnist", written, tmp_path)
+
+
+def test_proteins_are_read_gzipped_or_not(tmp_path):
+    path = tmp_path / "remote_homology_valid.json"
+    text = json.dumps([record("MKV", 3), record("ACD", 0)], indent=1)
+    for raw in (text.encode(), f"\n {text}\n".encode(), gzip.compress(text.encode())):
+        path.write_bytes(raw)
+        assert_read("homology", {"valid": (["MKV", "ACD"], np.array([3, 0], np.uint16))}, tmp_path)
 
 
 def test_a_folder_comes_before_the_environment_and_the_cache(tmp_path, nowhere, monkeypatch):
     first, second = tmp_path / "first", tmp_path / "second"
-    sets = {path: write_mnist(path, "mnist/{}-ubyte.gz", seed)["test"][0]
-            for seed, path in enumerate((nowhere, first, second))}
-
-    def found(folder=None):
-        images = data.mnist("test", folder)[0]
-        return [path for path in sets if np.array_equal(sets[path], images)]
-
-    assert found() == [nowhere]                           # the cache
+    cached, own, given = (write_mnist(path / "mnist", seed)
+                          for seed, path in enumerate((nowhere, first, second)))
+    assert_read("mnist", cached, None)
     monkeypatch.setenv("MINIFPT_DATA", str(first))
-    assert found() == [first]
-    assert found(second) == [second]
+    assert_read("mnist", own, None)
+    assert_read("mnist", given, second)
     (first / "mnist" / FILES[1]).unlink()                 # not all files there: look on
-    assert found() == [nowhere]
+    np.testing.assert_array_equal(data.mnist("test")[0], cached["test"][0])
 
 
-def test_explicit_folder_is_the_only_one(tmp_path, nowhere, monkeypatch):
-    write_mnist(nowhere)
-    fake_pooch(monkeypatch, lambda name: pytest.fail("must not download"))
-    with refused("mnist: .*empty does not hold t10k-images", FileNotFoundError):
-        data.mnist("test", tmp_path / "empty")
+HOMOLOGY = ("homology: .*remote_homology_train.json.*data_raw_pytorch/remote_homology.tar.gz"
+            ".*unpack it")
 
 
-def test_nothing_found_says_where_and_what_to_do(tmp_path, nowhere, monkeypatch):
+@pytest.mark.parametrize("name, folder, message", [
+    ("mnist", None, "mnist: train-images-idx3-ubyte.gz and .* not found in .*mine or .*data: "
+                    "install pooch .* MINIFPT_DATA or --data"),
+    ("mnist", "empty", "mnist: .*empty does not hold train-images"),
+    ("cifar10", "empty", "does not hold data_batch_1.bin .*, neither itself nor in its folder "
+                         "cifar10 or cifar-10-batches-bin$"),
+    ("cifar10", "python", "holds the Python version, .* docs/guide/data.md"),
+    ("cifar10", "python/cifar-10-batches-py", "holds the Python version, .* docs/guide/data.md"),
+    ("homology", None, f"{HOMOLOGY} and give the folder as MINIFPT_DATA or --data$"),
+    ("homology", "empty", f"{HOMOLOGY}$")])
+def test_missing_files_are_named_with_their_places(tmp_path, server, monkeypatch, name, folder,
+                                                   message):
+    monkeypatch.setitem(sys.modules, "pooch", None)
     monkeypatch.setenv("MINIFPT_DATA", str(tmp_path / "mine"))
-    with pytest.raises(FileNotFoundError) as e:
-        data.mnist("test")
-    line = str(e.value)
-    for part in ("t10k-images-idx3-ubyte.gz", str(tmp_path / "mine"), str(nowhere),
-                 "MINIFPT_DATA", "--data"):
-        assert part in line
-    assert "\n" not in line
+    (tmp_path / "python" / "cifar-10-batches-py").mkdir(parents=True)
+    (tmp_path / "python" / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"a pickle")
+    with refused(message, FileNotFoundError):
+        READ[name]("train", folder and tmp_path / folder)
 
 
 # --------------------------------------------------------------------------- download
 
 
-def test_download_asks_for_the_official_file_and_its_hash(tmp_path, nowhere, monkeypatch):
-    written = write_mnist(tmp_path / "server")
-    requests = fake_pooch(monkeypatch, lambda name: (tmp_path / "server" / name).read_bytes())
-    images = data.mnist("test")[0]
-    np.testing.assert_array_equal(images, written["test"][0])
-    assert requests == [(f"https://ossci-datasets.s3.amazonaws.com/mnist/{file}",
-                         f"sha256:{data.SHA256[file]}") for file in FILES]
-    data.mnist("test")                                    # now from the cache
-    assert len(requests) == 2 and (nowhere / "mnist" / FILES[0]).exists()
+def archive(files):
+    """The bytes of a tar archive with CIFAR-10's folder."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, raw in files.items():
+            info = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            info.size = len(raw)
+            tar.addfile(info, io.BytesIO(raw))
+    return buffer.getvalue()
 
 
-@pytest.mark.parametrize("error", [OSError("no route\nto host"), ValueError("hash differs")])
-def test_failed_download_is_one_line(nowhere, monkeypatch, error):
-    def failing(name):
-        raise error
-    fake_pooch(monkeypatch, failing)
-    with refused("download from https://ossci.* failed", FileNotFoundError) as e:
-        data.mnist("train")
-    assert "MINIFPT_DATA" in str(e.value)
-    assert not [path for path in nowhere.rglob("*") if path.is_file()]
+def test_downloads_ask_for_the_official_files_and_their_hashes(tmp_path, nowhere, server):
+    mnist, cifar10 = write_mnist(tmp_path / "server"), write_cifar10(tmp_path / "pictures")
+    server.files = {path.name: path.read_bytes() for path in (tmp_path / "server").iterdir()}
+    pictures = {path.name: path.read_bytes() for path in (tmp_path / "pictures").iterdir()}
+    # A name that points out of the folder is a name like any other: it is not asked for.
+    server.files["cifar-10-binary.tar.gz"] = archive(pictures | {
+        "../../evil.bin": b"x", "readme.html": b"x"})
+    for _ in range(2):                                    # the second time from the cache
+        assert_read("mnist", mnist, None)
+        assert_read("cifar10", cifar10, None)
+    assert server.requests == [
+        *((f"https://ossci-datasets.s3.amazonaws.com/mnist/{file}", f"sha256:{data.SHA256[file]}")
+          for file in data.SHA256),
+        ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+         "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd")]
+    assert {p.name for p in nowhere.rglob("*") if p.is_file()} == {*data.CIFAR10, *data.SHA256}
+    assert not [*tmp_path.rglob("evil.bin")]
 
 
-def test_hashes_are_those_of_the_real_files(real_mnist):
-    paths = data.find("mnist", list(data.SHA256), real_mnist)
-    if paths[0].suffix != ".gz":
-        pytest.skip("the real MNIST files are unzipped here")
-    for path in paths:
-        assert hashlib.sha256(path.read_bytes()).hexdigest() == data.SHA256[path.name]
+@pytest.mark.parametrize("file, raw, kind, message", [
+    *[("train-images-idx3-ubyte.gz", error, FileNotFoundError,
+       "download from https://ossci.* failed.*MINIFPT_DATA")
+      for error in (OSError("no route\nto host"), ValueError("hash differs"))],
+    ("cifar-10-binary.tar.gz", archive({"test_batch.bin": bytes(9999)})[:60], ValueError,
+     "tar.gz: damaged or cut short"),
+    ("cifar-10-binary.tar.gz", b"x" * 999, ValueError, "tar.gz: damaged"),
+    ("cifar-10-binary.tar.gz", archive({"test_batch.bin": b"x"}), ValueError,
+     "tar.gz: it does not hold data_batch_1.bin and data_batch_2.bin and")])
+def test_failed_downloads_are_one_line(server, file, raw, kind, message):
+    server.files[file] = raw
+    with refused(message, kind):
+        READ["cifar10" if "cifar" in file else "mnist"]("train")
 
 
 # ---------------------------------------------------------------------------- damaged
 
 
+IDX = idx(np.zeros((3, 2, 2), np.uint8))
+BATCH = bytes(4 * 3073)
+
+
+@pytest.mark.parametrize("file, raw, message", [
+    *[(FILES[0], raw, message) for raw, message in (
+        (b"", "starts with ''"), (IDX[:7], "damaged or cut short"),
+        (gzip.compress(IDX, mtime=0)[:20], "damaged or cut short"),
+        (IDX + b"more", "its header says 12 bytes of numbers, the file has more: damaged"),
+        (IDX[:-5], "says 12 bytes of numbers, the file has 7: damaged"),
+        (gzip.compress(IDX, mtime=0) + b"more", "damaged"),
+        (idx(np.zeros(3, np.uint8)), "starts with '00 00 08 01', expected '00 00 08 03'"),
+        (b"<html>not found</html>", "starts with '3c 68 74 6d'"),
+        *((idx(np.zeros(shape, np.uint8)), r"expected \(N, 28, 28\)")
+          for shape in ((9, 28, 28), (10, 27, 28), (0, 28, 28))))],
+    (FILES[1], idx(np.full(10, 10, np.uint8)), "N labels from 0 to 9"),
+    *[("test_batch.bin", raw, message) for raw, message in (
+        (BATCH[:-1], "12,291 bytes, expected 3,073 for each picture"),
+        (BATCH + b"!", "12,293 bytes"), (b"", "0 bytes, expected 3,073"),
+        (BATCH[:3073] + b"\x0a" + BATCH[3074:], "picture 2 has the label 10, expected 0 to 9"),
+        (b"\x1f\x8b" + BATCH, "damaged or cut short"))],
+    *[("remote_homology_valid.json", text.encode(), message) for text, message in (
+        ("{}", "expected a JSON list of records"), ("[]", "holds no record"),
+        ("[1]", "record 1: expected primary"),
+        *((text, "not JSON, or cut short") for text in (
+            "", json.dumps([RECORD])[:-1], json.dumps([RECORD])[:-9], "[" * 99999, "[nonsense]",
+            "9" * 5000)),
+        *((json.dumps([RECORD, RECORD | wrong]), message) for wrong, message in (
+            ({"fold_label": 1195}, "record 2: expected .*0 to 1194"),
+            *(({"fold_label": fold}, "record 2") for fold in (-1, True, 1.0)),
+            ({"primary": [4, 5]}, "record 2: expected primary, a string"),
+            ({"primary": "", "protein_length": 0}, "record 2"),
+            ({"protein_length": 5}, "record 2: .*of protein_length letters"))))]])
+def test_a_damaged_file_is_named(tmp_path, file, raw, message):
+    name = "cifar10" if file.endswith("bin") else "homology" if "homology" in file else "mnist"
+    WRITE[name](tmp_path)
+    (tmp_path / file).write_bytes(raw)
+    with refused(f"{file if 'labels' not in file else 'images'}.*: .*{message}"):
+        READ[name]("valid" if name == "homology" else "test", tmp_path)
+
+
 @pytest.mark.parametrize("zipped", [True, False])
 def test_a_file_that_would_fill_the_memory_is_refused(tmp_path, zipped):
     """Whether the header says so, or a little gzip unpacks to more than the header says."""
-    head = bytes([0, 0, 8, 2]) + (2 ** 31).to_bytes(4, "big") * 2
-    path = tmp_path / "x"
-    path.write_bytes(gzip.compress(head) if zipped else head)
-    with pytest.raises(ValueError, match="x: its header says 4,611,686,018,427,387,904 bytes of "
-                                         "numbers, at most 268,435,456 are read"):
-        data.read_idx(path, 2)
-    raw = idx(np.zeros((3, 4), np.uint8)) + bytes(10 ** 7)
-    path.write_bytes(gzip.compress(raw) if zipped else raw)
-    tracemalloc.start()
-    with pytest.raises(ValueError, match="the file has more"):
-        data.read_idx(path, 2)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 10 ** 6
-
-
-IDX = idx(np.zeros((3, 4), np.uint8))
-
-
-@pytest.mark.parametrize("raw, message", [
-    (b"", "starts with ''"), (IDX[:7], "damaged or cut short"),
-    (gzip.compress(IDX, mtime=0)[:20], "x: damaged or cut short"),
-    (IDX + b"more", "its header says 12 bytes of numbers, the file has more: damaged"),
-    (IDX[:-5], "says 12 bytes of numbers, the file has 7: damaged"),
-    (gzip.compress(IDX, mtime=0) + b"more", "x: damaged"),
-    (idx(np.zeros(3, np.uint8)), "starts with '00 00 08 01', expected '00 00 08 02'"),
-    (b"<html>not found</html>", "starts with '3c 68 74 6d'")])
-def test_a_damaged_file_is_named(tmp_path, raw, message):
-    (tmp_path / "x").write_bytes(raw)
-    with refused(message):
-        data.read_idx(tmp_path / "x", 2)
-
-
-@pytest.mark.parametrize("images, labels", [
-    ((3, 28, 28), [0, 1]), ((3, 27, 28), [0, 1, 2]), ((3, 28, 28), [0, 1, 10]), ((0, 28, 28), [])])
-def test_images_and_labels_that_do_not_fit_are_refused(tmp_path, images, labels):
-    for file, array in zip(FILES, (np.zeros(images), np.array(labels)), strict=True):
-        (tmp_path / file).write_bytes(gzip.compress(idx(array.astype(np.uint8))))
-    with refused(r"t10k-images.*expected \(N, 28, 28\)"):
-        data.mnist("test", tmp_path)
-
-
-@pytest.mark.parametrize("zipped", [True, False])
-def test_a_file_of_the_official_size_that_is_another_one_is_named(
-        tmp_path, real_mnist, capsys, zipped):
-    for path in data.find("mnist", FILES, real_mnist):
-        with data.unzipped(path) as f:
-            raw = bytearray(f.read())
-        raw[-1] ^= 1                                      # one wrong bit
-        (tmp_path / path.name).write_bytes(gzip.compress(raw, 1) if zipped else raw)
-    data.mnist("test", real_mnist)
-    assert capsys.readouterr().err == ""
-    data.mnist("test", tmp_path)
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2 and all("another SHA-256 than MNIST's file" in line for line in lines)
+    write_mnist(tmp_path)
+    head = bytes([0, 0, 8, 3]) + (2 ** 31).to_bytes(4, "big") * 2 + (1).to_bytes(4, "big")
+    for raw, message in (
+            (head, "its header says 4,611,686,018,427,387,904 bytes of numbers, at most "
+                   "268,435,456 are read"), (IDX + bytes(10 ** 7), "the file has more")):
+        (tmp_path / FILES[0]).write_bytes(gzip.compress(raw, 1) if zipped else raw)
+        tracemalloc.start()
+        with refused(message):
+            data.mnist("test", tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 10 ** 6
 
 
 # -------------------------------------------------------------------------- real data
 
 
-def test_real_mnist_is_read(real_mnist):
-    task = tasks.get("mnist", data=real_mnist)
+@pytest.fixture(scope="module")
+def real():
+    """Return ``real(name, files)``: the paths of a data set's files in MINIFPT_DATA."""
+    def paths(name, files):
+        if not os.environ.get("MINIFPT_DATA"):
+            pytest.skip("MINIFPT_DATA is not set: the folder with the real data sets")
+        try:
+            return data.find(name, files, os.environ["MINIFPT_DATA"])
+        except FileNotFoundError as e:
+            pytest.skip(str(e))
+    return paths
+
+
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_real_mnist_is_read_and_another_file_of_its_size_is_named(tmp_path, real, capsys):
+    paths = real("mnist", [*data.SHA256])
+    assert all(path.suffix != ".gz" or sha256(path) == data.SHA256[path.name] for path in paths)
+    task = tasks.get("mnist", data=paths[0].parent)
     x, y = task.test_set()
     assert x.shape == (10000, 49, 16) and list(y[:10, 0]) == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
     images, labels = task.images("train")
-    assert images.shape == (55000, 28, 28) and images.dtype == np.uint8
-    assert list(labels[:10]) == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
+    assert images.shape == (55000, 28, 28) and list(labels[:10]) == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
     assert images.mean() / 255 == pytest.approx(0.1307, abs=2e-4)         # the known mean
+    assert capsys.readouterr().err == ""
+    for path in paths[2:]:
+        with data.unzipped(path) as f:
+            raw = f.read()
+        (tmp_path / path.name).write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    data.mnist("test", tmp_path)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and all("another SHA-256 than MNIST's file" in line for line in lines)
 
 
-def test_real_books_are_read(real_data):
-    folder = real_data / "books"
-    if not any(folder.glob("*.txt")):
+def test_real_pictures_have_the_known_mean_and_deviation(real):
+    paths = real("cifar10", data.CIFAR10)
+    task = tasks.get("cifar10", data=paths[0].parent)
+    assert [len(task.images(split)[0]) for split in task.splits] == [45000, 5000, 10000]
+    assert (np.bincount(task.images("test")[1]) == 1000).all()
+    images = task.images("train")[0][::9]                 # 5,000; what was a JPEG is 0.002 off
+    for c in range(3):
+        plane = images[:, c].astype(np.float32) / 255
+        assert plane.mean() == pytest.approx(MEAN[c], abs=3e-3)
+        assert plane.std() == pytest.approx(STD[c], abs=4e-3)
+    if sha256(paths[-1]).startswith("8e2eb146ae340b09"):  # byte for byte the official one
+        assert task.images("test")[1][:5].tolist() == [3, 8, 8, 0, 6]
+
+
+def test_real_books_are_read(real):
+    if not (books := [*Path(os.environ.get("MINIFPT_DATA", "nowhere")).glob("books/*.txt")]):
         pytest.skip("no books/*.txt in MINIFPT_DATA")
-    path = min(folder.glob("*.txt"), key=lambda p: p.stat().st_size)
+    path = min(books, key=lambda p: p.stat().st_size)
     task = tasks.Text(path, tokens=64)
     text = np.concatenate([task.bytes["train"], task.bytes["test"]]).tobytes()
     assert len(text) > 0.8 * path.stat().st_size and b"\r" not in text

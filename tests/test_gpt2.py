@@ -1,25 +1,17 @@
-"""The trunk and the language model: names, gradients under every mask, files."""
+"""GPT-2: its names, its initialisation, its causal mask; gradients are in test_models."""
 
 import copy
-import gc
 import pickle
-import shutil
-import subprocess
-import sys
 import weakref
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import memory
+from conftest import refused
 
 import minifpt
 from minifpt.gpt2 import SHAPES
-from minifpt.gradients import gradcheck
 from minifpt.layers import standard_normal
-
-IDS = np.array([[0, 8, 3, 3], [1, 3, 0, 0]])
 
 
 def config(**kw):
@@ -59,11 +51,6 @@ def test_the_shapes_are_openai_s(name, parameters):
     block = 12 * C * C + 13 * C
     assert (c.vocab_size + c.n_positions) * C + c.n_layer * block + 2 * C == parameters
     assert C == 64 * c.n_head
-
-
-def test_the_shape_of_the_weights_that_ship():
-    assert SHAPES["minigpt"] == dict(n_layer=6, n_head=4, n_embd=128, n_positions=256,
-                                     vocab_size=256)
 
 
 def test_a_seed_draws_the_same_weights_in_every_version():
@@ -118,6 +105,8 @@ def test_initialisation_has_gpt2_s_deviations():
 
 
 @pytest.mark.parametrize("wrong, message", [
+    ({"dtype": np.float16}, "dtype is .*, expected float32 or float64$"),
+    ({"dtype": np.int64}, "dtype is .*, expected float32 or float64$"),
     ({"n_layer": 0}, "n_layer must .*got 0"), ({"n_head": -1}, "n_head must .*got -1"),
     ({"n_embd": 0}, "n_embd must .*got 0"), ({"n_positions": 0}, "n_positions must .*got 0"),
     ({"vocab_size": 0}, "vocab_size must .*got 0"),
@@ -128,9 +117,10 @@ def test_initialisation_has_gpt2_s_deviations():
     ({"layer_norm_epsilon": float("nan")}, "layer_norm_epsilon is nan"),
     ({"activation_function": "tanh"}, "activation_function is 'tanh', expected one of gelu_new"),
     ({"activation_function": ["relu"]}, "activation_function is"), ({"causal": 1}, "causal is 1")])
-def test_wrong_configs_are_refused(wrong, message):
-    with pytest.raises(ValueError, match=f"^GPT2Config: [^\n]*{message}[^\n]*$"):
-        config(**wrong)
+def test_wrong_configs_and_dtypes_are_refused(wrong, message):
+    dtype = wrong.get("dtype", np.float32)
+    with refused(f"^GPT2(Config)?: .*{message}"):
+        minifpt.GPT2(config(**{k: v for k, v in wrong.items() if k != "dtype"}), dtype=dtype)
 
 
 def test_config_defaults_are_gpt2():
@@ -138,42 +128,15 @@ def test_config_defaults_are_gpt2():
                                                       "gelu_new", True)
 
 
-@pytest.mark.parametrize("kind", [minifpt.GPT2, minifpt.LanguageModel])
-@pytest.mark.parametrize("dtype", [np.float16, np.int64])
-def test_other_dtypes_are_refused(kind, dtype):
-    with pytest.raises(ValueError, match="^GPT2: dtype is [^\n]*, expected float32 or float64$"):
-        kind(config(), dtype=dtype)
-
-
-def test_positions_are_appended_as_a_new_trunk_draws_them(tmp_path):
-    config = minifpt.GPT2Config(1, 1, 4, 8, 5)
-    trunk, other = minifpt.GPT2(config), minifpt.GPT2(config, seed=0)
-    np.testing.assert_array_equal(trunk.wpe.weight.data, other.wpe.weight.data)
-    before, model = trunk.wpe.weight.data, minifpt.LanguageModel(trunk)
+def test_positions_are_appended_as_a_new_trunk_draws_them():
+    trunk, same = (minifpt.GPT2(minifpt.GPT2Config(1, 1, 4, 8, 5)) for _ in range(2))
     trunk.add_positions(3000, seed=1)
-    after = trunk.wpe.weight.data
-    assert trunk.config.n_positions == 3000 and after.shape == (3000, 4)
-    assert after.dtype == np.float32 and after[8:].std() == pytest.approx(0.02, rel=0.05)
-    np.testing.assert_array_equal(after[:8], before)
-    model.save(tmp_path / "a.npz")
-    assert minifpt.LanguageModel.from_pretrained(tmp_path / "a.npz").config.n_positions == 3000
-    other.add_positions(8)
-    assert other.config.n_positions == 8 and len(other.wpe.weight.data) == 8
-
-
-def test_the_table_gets_both_of_its_gradients(lm):
-    """It embeds the tokens and scores them; tokens outside the text are scored, too."""
-    lm.freeze(minifpt.FreezeMask(pos=True, ln=True, attn=True, mlp=True))
-    report = gradcheck(lm, IDS, elementwise=54)
-    assert report and list(report.errors) == ["wte.weight"], str(report)
-    with minifpt.trace(lm) as t:
-        logits, cache = lm.forward(IDS)
-        lm.backward(np.cos(logits), cache)
-    parts = {s.op: s.gradients["w"] for s in t.steps if s.gradients.get("w") is not None}
-    assert set(parts) == {"embedding", "unembedding"} and parts["unembedding"].all()
-    used = np.isin(np.arange(9), IDS)
-    assert parts["embedding"][used].all() and not parts["embedding"][~used].any()
-    np.testing.assert_allclose(lm.wte.weight.grad, sum(parts.values()), rtol=1e-12)
+    table = trunk.wpe.weight.data
+    assert trunk.config.n_positions == 3000 and table.shape == (3000, 4)
+    assert table.dtype == np.float32 and table[8:].std() == pytest.approx(0.02, rel=0.05)
+    np.testing.assert_array_equal(table[:8], same.wpe.weight.data)
+    same.add_positions(8)
+    assert same.config.n_positions == 8 and len(same.wpe.weight.data) == 8
 
 
 def test_nothing_is_cached_below_the_lowest_trainable(trunk, arrays_in):
@@ -188,41 +151,26 @@ def test_nothing_is_cached_below_the_lowest_trainable(trunk, arrays_in):
 @pytest.mark.parametrize("T", [49, 120])
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_token_reads_later_tokens_only_if_not_causal(randomise, causal, T):
-    """With one tile of attention and with two: outputs and gradients."""
+    """With one tile of attention and with two: the gradient reaches the tokens that are read."""
     trunk = randomise(minifpt.GPT2(config(n_positions=120, causal=causal), dtype=np.float64))
-    x = rng(1).standard_normal((2, T, 6))
-    y, cache = trunk.forward(x)
-    other = x.copy()
-    other[:, -1] = rng(2).standard_normal((2, 6))         # the last token changes
-    changed, _ = trunk.forward(other)
-    assert (changed[:, -1] != y[:, -1]).all()
-    if causal:
-        np.testing.assert_array_equal(changed[:, :-1], y[:, :-1])
-    else:
-        assert (changed[:, :-1] != y[:, :-1]).any(axis=-1).all()
+    y, cache = trunk.forward(rng(1).standard_normal((2, T, 6)))
     dy = np.zeros_like(y)
-    dy[:, 0] = rng(3).standard_normal((2, 6))             # only the first token is read
+    dy[:, 1] = rng(3).standard_normal((2, 6))             # only the second token is read
     reached = trunk.backward(dy, cache).any(axis=-1)
-    assert reached[:, 0].all() and (reached[:, 1:] != causal).all()
+    assert reached[:, :2].all() and (reached[:, 2:] != causal).all()
 
 
-def test_logits_are_scores_by_the_token_table(lm):
+def test_logits_are_scores_by_the_token_table_of_the_trunk_s_dtype(trunk):
+    lm = minifpt.LanguageModel(trunk, seed=7)
+    assert lm.trunk is trunk and lm.config is trunk.config and lm.dtype == np.float64
+    table = 0.02 * standard_normal((9, 6), 7, "wte.weight").astype(np.float64)
+    np.testing.assert_allclose(lm.wte.weight.data, table, rtol=1e-6)
     ids = np.array([[1, 5, 5], [0, 8, 2]])
-    logits = lm.logits(ids)
-    hidden, _ = lm.trunk.forward(lm.wte.weight.data[ids])
-    np.testing.assert_allclose(logits, hidden @ lm.wte.weight.data.T)
-    np.testing.assert_array_equal(lm.logits(ids.tolist()), logits)
-    assert all(p.trainable for p in lm.parameters())
-    with pytest.raises(ValueError, match="ids run from 0 to 9, the vocabulary from 0 to 8$"):
+    hidden, _ = trunk.forward(lm.wte.weight.data[ids])
+    np.testing.assert_allclose(lm.logits(ids), hidden @ lm.wte.weight.data.T)
+    np.testing.assert_array_equal(lm.logits(ids.tolist()), lm.logits(ids))
+    with refused("ids run from 0 to 9, the vocabulary from 0 to 8$"):
         lm.logits([[0, 9]])
-
-
-def test_a_language_model_around_a_trunk(trunk):
-    """It holds that trunk, and a table in the trunk's dtype."""
-    model = minifpt.LanguageModel(trunk, seed=7)
-    assert model.trunk is trunk and model.config is trunk.config and model.dtype == np.float64
-    want = 0.02 * standard_normal((9, 6), 7, "wte.weight").astype(np.float64)
-    np.testing.assert_allclose(model.wte.weight.data, want, rtol=1e-6)
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
@@ -235,158 +183,7 @@ def test_a_model_can_be_copied(lm, again):
     assert (other.logits([[1, 2]]) != lm.logits([[1, 2]])).any()
 
 
-# ------------------------------------------------------------------------------- files
-
-
-GOLDEN = Path(__file__).parent / "golden" / "plain"
-KINDS = pytest.mark.parametrize("kind", [minifpt.GPT2, minifpt.LanguageModel])
-
-
-def assert_same(a, b, dtype=np.float32):
-    """Compare the parameters of two models, the first model's cast to ``dtype``."""
-    for (name, p), (same, q) in zip(a.named_parameters(), b.named_parameters(), strict=True):
-        assert name == same and q.data.flags.writeable, name
-        np.testing.assert_array_equal(q.data, p.data.astype(dtype), name)
-
-
-@KINDS
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_a_saved_model_is_read_back(tmp_path, kind, dtype, randomise):
-    model = randomise(kind(config(activation_function="relu", causal=False), seed=5))
-    model.save(tmp_path / "t.npz", dtype, source="a test")
-    again = kind.from_pretrained(tmp_path / "t.npz")
-    assert type(again) is kind and again.config == model.config
-    assert_same(model, again, dtype)
-    assert {p.data.dtype for p in again.parameters()} == {np.dtype(np.float32)}
-    double = kind.from_pretrained(str(tmp_path / "t.npz"), np.float64, dropout=0.0)
-    assert double.config.dropout == 0 and double.dtype == np.float64
-    assert_same(again, double)
-    assert {p.data.dtype for p in double.parameters()} == {np.dtype(np.float64)}
-    assert minifpt.files.weights.read(tmp_path / "t.npz")[0]["source"] == "a test"
-
-
-def test_names_in_a_file_are_gpt2_s(tmp_path):
-    minifpt.LanguageModel(config()).save(tmp_path / "t.npz")
-    with np.load(tmp_path / "t.npz") as f:
-        assert set(f) == {"config", "wte.weight",
-                          *(n for n, _ in minifpt.GPT2(config()).named_parameters())}
-
-
-def test_a_trunk_from_a_language_model_s_file(tmp_path):
-    """A trunk loads from a language model's file, whatever the table holds, and from a trunk's."""
-    lm = minifpt.LanguageModel(config(), seed=5)
-    lm.save(tmp_path / "lm.npz", np.float32)
-    lm.trunk.save(tmp_path / "trunk.npz", np.float32)
-    save_wrong(tmp_path / "nan.npz", wte__weight=np.full((9, 6), np.nan))
-    for path in ("lm.npz", "trunk.npz", "nan.npz"):
-        assert_same(lm.trunk, minifpt.GPT2.from_pretrained(tmp_path / path))
-    with pytest.raises(ValueError, match="^[^\n]*lacks 'wte.weight'[^\n]*$"):
-        minifpt.LanguageModel.from_pretrained(tmp_path / "trunk.npz")
-
-
-def test_a_folder_that_transformers_saved():
-    model = minifpt.LanguageModel.from_pretrained(GOLDEN)
-    assert_same(model.trunk, minifpt.GPT2.from_pretrained(GOLDEN))
-    assert_same(model, minifpt.LanguageModel.from_pretrained(GOLDEN / "model.safetensors"))
-
-
-def save_wrong(path, **changes):
-    """Write a language model's file with some arrays changed, or left out for ``None``."""
-    minifpt.LanguageModel(config(), seed=5).save(path, np.float32)
-    with np.load(path) as f:
-        arrays = {**f, **{k.replace("__", "."): v for k, v in changes.items()}}
-    np.savez(path, **{k: v for k, v in arrays.items() if v is not None})
-
-
-@KINDS
-@pytest.mark.parametrize("changes, message", [
-    ({"ln_f__weight": np.ones(5)}, r"'ln_f.weight' has shape \(5,\), expected \(6,\)"),
-    ({"wpe__weight": np.ones((6, 7))}, r"'wpe.weight' has shape \(6, 7\)"),
-    ({"h__1__ln_2__bias": None}, "lacks 'h.1.ln_2.bias'"),
-    ({"wpe__weight": None}, "lacks 'wpe.weight'"),
-    ({"h__2__ln_2__bias": np.ones(6)}, "also holds 'h.2.ln_2.bias'"),
-    ({"input__weight": np.ones((2, 2))}, "also holds 'input.weight'"),
-    ({"config": None}, "not a minifpt weight file"),
-    ({"config": np.array("{")}, "not a minifpt weight file"),
-    ({"config": np.array("[1]")}, "not a minifpt weight file"),
-    ({"config": np.array('{"n_layer": "two"}')}, "n_layer must be a whole number"),
-    ({"config": np.array('{"activation_function": "tanh"}')}, "activation_function is 'tanh'"),
-    ({"ln_f__weight": np.array(["a"] * 6)}, "ln_f.weight"),
-    ({"ln_f__weight": np.array([None] * 6)}, "ln_f.weight")])
-def test_damaged_weight_files_are_refused(tmp_path, kind, changes, message):
-    save_wrong(tmp_path / "t.npz", **changes)
-    with pytest.raises(ValueError, match=f"^[^\n]*t.npz[^\n]*{message}[^\n]*$"):
-        kind.from_pretrained(tmp_path / "t.npz")
-
-
-@pytest.mark.parametrize("changes, message", [
-    ({"wte__weight": np.ones((8, 6))}, r"'wte.weight' has shape \(8, 6\), expected"),
-    ({"wte__weight": None}, "lacks 'wte.weight'"),
-    ({"wte__weight": np.ones((9, 6), int)}, "'wte.weight' (has dtype|is) int64"),
-    ({"wte__weight": np.array([None])}, "'wte.weight' ")])
-def test_a_wrong_token_table_is_refused(tmp_path, changes, message):
-    save_wrong(tmp_path / "t.npz", **changes)
-    with pytest.raises(ValueError, match=f"^[^\n]*{message}[^\n]*$"):
-        minifpt.LanguageModel.from_pretrained(tmp_path / "t.npz")
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_a_trunk_takes_no_memory_for_the_token_table(tmp_path, dtype):
-    """The table, 7.2 MB, is not read."""
-    many = config(n_layer=1, vocab_size=300_000, n_positions=8)
-    minifpt.LanguageModel(many, seed=1).save(tmp_path / "t.npz", dtype)
-    now, peak = memory(lambda: minifpt.GPT2.from_pretrained(tmp_path / "t.npz"))
-    assert now < 0.3 and peak < 1
-    assert memory(lambda: minifpt.LanguageModel.from_pretrained(tmp_path / "t.npz"))[0] > 7
-
-
-@pytest.mark.parametrize("how", ["npz", "folder"])
-def test_a_model_outlives_its_file(tmp_path, how):
-    """Everything is in memory: the file may be removed or overwritten."""
-    path = tmp_path / "t.npz" if how == "npz" else tmp_path / "t"
-    if how == "npz":
-        minifpt.LanguageModel.from_pretrained(GOLDEN).save(path, np.float32)
-    else:
-        shutil.copytree(GOLDEN, path)
-    model = minifpt.LanguageModel.from_pretrained(path)
-    for file in ([path] if how == "npz" else path.iterdir()):
-        file.write_bytes(bytes(file.stat().st_size))      # in place
-        file.unlink()
-    assert_same(minifpt.LanguageModel.from_pretrained(GOLDEN), model)
-
-
-@pytest.mark.parametrize("write", ["float16", "float32", np.savez_compressed])
-def test_loading_keeps_no_second_copy(tmp_path, write):
-    """Files are read block by block, compressed ones array by array."""
-    wide = config(n_embd=192, n_layer=4)                  # 7 MB
-    minifpt.GPT2(wide).save(tmp_path / "t.npz", np.float32 if callable(write) else write)
-    if callable(write):
-        with np.load(tmp_path / "t.npz") as f:
-            write(tmp_path / "t.npz", **f)
-    now, peak = memory(lambda: minifpt.GPT2.from_pretrained(tmp_path / "t.npz"))
-    assert 7 < now < 8 and peak < now + 4
-
-
-@pytest.mark.parametrize("make", [lambda path: minifpt.GPT2(config()),
-                                  lambda path: minifpt.GPT2.from_pretrained(path)])
-def test_a_trunk_is_gone_after_its_last_use(tmp_path, make):
+def test_a_trunk_is_gone_after_its_last_use():
     """It is in no reference cycle, which would keep it until the garbage collector runs."""
-    minifpt.GPT2(config()).save(tmp_path / "t.npz")
-    trunk = make(tmp_path / "t.npz")
-    reference = weakref.ref(trunk)
-    gc.disable()
-    try:
-        del trunk
-        assert reference() is None
-    finally:
-        gc.enable()
-
-
-def test_importing_loads_nothing_heavy():
-    code = ("import sys, minifpt.tasks, minifpt.training, minifpt.trunks\n"
-            "print(*{name.split('.')[0] for name in sys.modules})")
-    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                             check=True).stdout.split()
-    assert "minifpt" in modules
-    assert not {"matplotlib", "scipy", "torch", "transformers", "pooch", "huggingface_hub",
-                "IPython", "PIL"} & {*modules}
+    reference = weakref.ref(minifpt.GPT2.from_pretrained("minigpt-tiny"))
+    assert reference() is None

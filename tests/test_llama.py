@@ -1,7 +1,6 @@
 """Llama: its parts against their definitions, the whole by its gradients and Transformers."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -64,30 +63,18 @@ def test_silu_of_extreme_numbers_is_finite():
 # ------------------------------------------------------------------------ the whole
 
 
+@pytest.mark.parametrize("n_group", [1, 2, 4])
 @pytest.mark.parametrize("parts", [[12], [5, 7], [1] * 12, [10, 1, 1]])
-def test_the_key_value_cache_gives_the_outputs_of_one_pass(parts):
-    trunk = Llama(config(qkv_bias=True), dtype=np.float64)
-    x = normal(2, 12, 16)
+def test_the_key_value_cache_gives_the_outputs_of_one_pass(parts, n_group):
+    trunk, x = Llama(config(qkv_bias=True, n_group=n_group), dtype=np.float64), normal(2, 12, 16)
     whole, _ = trunk.forward(x)
-    past, outputs, start = [KeyValues(12) for _ in trunk.h], [], 0
+    np.testing.assert_allclose(trunk.forward(x, last=3)[0], whole[:, -3:], atol=1e-12)
+    past = [KeyValues(12) for _ in trunk.h]
     with trunk.all_frozen():
-        for n in parts:
-            outputs.append(trunk.forward(x[:, start:start + n], need_dx=False, past=past)[0])
-            start += n
+        outputs = [trunk.forward(part, need_dx=False, past=past)[0]
+                   for part in np.split(x, np.cumsum(parts)[:-1], axis=1)]
     np.testing.assert_allclose(np.concatenate(outputs, 1), whole, atol=1e-12)
-
-
-def test_the_last_tokens_alone_are_those_of_all():
-    trunk, x = Llama(config(), dtype=np.float64), normal(2, 7, 16)
-    np.testing.assert_allclose(trunk.forward(x, last=3)[0], trunk.forward(x)[0][:, -3:], atol=1e-12)
-
-
-@pytest.mark.parametrize("n_group", [1, 2, 8])
-def test_a_key_value_cache_stores_each_group_once(n_group):
-    config = LlamaConfig(n_layer=1, n_head=8, n_embd=32, n_group=n_group, dropout=0.0)
-    past = [KeyValues(6)]
-    Llama(config, seed=0).forward(np.ones((2, 5, 32), np.float32), need_dx=False, past=past)
-    assert past[0].k.shape == past[0].v.shape == (2, n_group, 6, 4)
+    assert past[0].k.shape == past[0].v.shape == (2, n_group, 12, 4)      # each group once
 
 
 def test_generation_is_the_likeliest_token_of_the_logits():
@@ -97,21 +84,6 @@ def test_generation_is_the_likeliest_token_of_the_logits():
         assert text[t] == lm.logits(text[None, :t])[0, -1].argmax()
     assert len(lm.generate(np.array([1, 2]), 30, seed=1)) == 32    # beyond the window
     assert lm.perplexity(np.arange(40) % 11)["tokens"] == 39
-
-
-def test_a_trace_has_every_layer_and_the_attention():
-    model = minifpt.FPT(Llama(config()), 3, 4, 2)
-    with minifpt.trace(model) as t:
-        logits, cache = model.forward(normal(2, 5, 3).astype(np.float32))
-        model.backward(logits, cache)
-    assert t.attention["trunk.h.1.attn"].shape == (2, 4, 5, 5)
-    names = {step.name for step in t.steps}
-    assert {"trunk.h.0.attn.rope", "trunk.h.0.attn.grouped_heads", "trunk.h.0.mlp.multiply",
-            "trunk.h.0.mlp.act.silu", "trunk.h.1.ln_2.rms_norm"} <= names
-    assert all(step.partner for step in t.steps)
-    with minifpt.trace(model, {"trunk.h.*.mlp": lambda y: 0 * y}) as muted:
-        model.forward(normal(2, 5, 3).astype(np.float32))
-    assert not muted.outputs["trunk.h.0.mlp"].any()
 
 
 def test_the_default_has_as_many_parameters_as_gpt2():
@@ -127,28 +99,19 @@ def test_the_default_has_as_many_parameters_as_gpt2():
 # ------------------------------------------------------------------------------ files
 
 
-def test_a_weight_file_is_read_back(tmp_path):
-    lm = LlamaLM(config(tied=False, qkv_bias=True), seed=2)
-    lm.save(tmp_path / "a.npz", np.float32, source="test")
-    again = trunks.language_model(tmp_path / "a.npz")
-    assert isinstance(again, LlamaLM) and again.config == lm.config
-    ids = np.arange(10)[None]
-    assert np.array_equal(lm.logits(ids), again.logits(ids))
-    trunk = trunks.get(str(tmp_path / "a.npz"), dropout=0.25)
-    assert isinstance(trunk, Llama) and trunk.config.dropout == 0.25
-    with refused("model_type is 'llama', expected 'gpt2'"):
-        minifpt.GPT2.from_pretrained(tmp_path / "a.npz")
-
-
+@pytest.mark.parametrize("file", ["a.npz", "a"])
 @pytest.mark.parametrize("changes", [{}, {"tied": False}, {"qkv_bias": True, "n_group": 4}])
-def test_a_folder_is_read_back(tmp_path, changes):
+def test_weights_are_read_back(tmp_path, changes, file):
     lm = LlamaLM(config(**changes), seed=2)
-    lm.save(tmp_path / "a")
-    again = trunks.language_model(tmp_path / "a")
-    assert again.config == lm.config
+    lm.save(tmp_path / file, np.float32)
+    again = trunks.language_model(tmp_path / file)
+    assert isinstance(again, LlamaLM) and again.config == lm.config
     for (name, p), (_, q) in zip(lm.named_parameters(), again.named_parameters(), strict=True):
         assert np.array_equal(p.data, q.data), name
-    assert isinstance(trunks.get(str(tmp_path / "a")), Llama)
+    trunk = trunks.get(str(tmp_path / file), dropout=0.25)
+    assert isinstance(trunk, Llama) and trunk.config.dropout == 0.25
+    with refused("GPT-2|gpt2"):
+        minifpt.GPT2.from_pretrained(tmp_path / file)
 
 
 @pytest.mark.parametrize("change, says", [
@@ -191,35 +154,21 @@ def test_a_name_that_is_no_shape_is_refused(fails, name):
     fails("summary", "--model", name)
 
 
-def test_every_command_takes_a_llama(tmp_path, monkeypatch, capsys):
+def test_commands_take_a_llama(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    model = "random:llama:2x4/2x16@0.8"
-    for argv in (["summary", "bit-xor"], ["plan", "bit-xor"],
-                 ["train", "bit-xor", "--steps", 3, "--out", "run"],
-                 ["steps", "bit-xor", "--html", "steps.html", "--differences", 20]):
-        assert cli.main([*argv, "--model", model]) == 0, capsys.readouterr().err
-    assert cli.main(["train", "bit-xor", "--model", model, "--steps", 4, "--out", "run",
-                     "--resume"]) == 0
-    assert cli.main(["steps", "run", "--html", "run.html", "--differences", 20]) == 0
-    assert cli.main(["report", "run"]) == 0
-    assert cli.main(["attention", "run", "--model", "none", "--examples", 4]) == 0
-    assert cli.main(["compare", "bit-xor", "--models", model, "random:2x4x16", "--seeds", 1,
-                     "--steps", 2]) == 0
-    assert "llama:2x4/2x16, spread 0.8" in Path("runs/compare/table.md").read_text()
-    assert cli.main(["convert", "run", "--out", "folder"]) == 0
-    assert cli.main(["summary", "--model", "folder"]) == 0
-    assert cli.main(["summary", "--model", "statistics:folder"]) == 0
-    assert cli.main(["summary", "--model", "folder+attn=statistics:folder"]) == 0
-
-
-def test_pretraining_a_llama(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["pretrain", "language", "--text", weights.shipped("held-out.txt"), "--shape",
-                     "llama:1x2x8", "--steps", 2, "--batch-size", 2, "--out", "small"]) == 0
-    assert cli.main(["generate", "ab", "--model", "small.npz", "--tokens", 3]) == 0
-    assert cli.main(["convert", "small.npz", "--out", "folder"]) == 0
-    assert isinstance(trunks.language_model("folder"), LlamaLM)
-    assert cli.main(["summary", "--model", "small.npz"]) == 0
+    model = ["--model", "random:llama:1x2/1x8@0.8"]
+    for argv in (["train", "bit-xor", *model, "--steps", 3, "--out", "run"],
+                 ["train", "bit-xor", *model, "--steps", 4, "--out", "run", "--resume"],
+                 ["steps", "run", "--html", "run.html"],
+                 ["attention", "run", "--model", "none", "--examples", 2],
+                 ["convert", "run", "--out", "folder"],
+                 ["summary", "--model", "folder+attn=statistics:folder"],
+                 ["pretrain", "language", "--text", weights.shipped("held-out.txt"), "--shape",
+                  "llama:1x2x8", "--steps", 2, "--batch-size", 2, "--out", "small"],
+                 ["generate", "ab", "--model", "small.npz", "--tokens", 3],
+                 ["convert", "small.npz", "--out", "language"]):
+        assert cli.main(argv) == 0, capsys.readouterr().err
+    assert isinstance(trunks.language_model("language"), LlamaLM)
     assert cli.main(["pretrain", "vision", "--shape", "llama:1x2x8"]) == 2
     assert "causal" in capsys.readouterr().err
 

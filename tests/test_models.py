@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 from conftest import refused
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minifpt
@@ -58,6 +58,8 @@ LAYERS = {
     "Block": lambda dtype: layers.Block(6, 2, 0.2, dtype=dtype),
     "Positions": lambda dtype: layers.Positions(7, 6, dtype)}
 ALL = TRUNKS | MODELS | LAYERS
+DISTINCT = [name for name in ALL if name not in (         # others hold the same layers
+    "llama lm", "fpt of llama", "fpt of bert", "fpt of lstm")]
 MADE = {}                                                 # models in float64, made once
 
 
@@ -99,11 +101,10 @@ def step(model, x, seed=2, **options):
     return dx, {"": y} | {name: p.grad for name, p in model.named_parameters()}
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if name not in (
-    "fpt of llama", "fpt of bert", "fpt of lstm")])       # of another trunk in the same FPT
+@pytest.mark.parametrize("name", [name for name in DISTINCT if name not in ("gpt2", "llama")])
 def test_gradients_equal_differences(build, name):
     model, x = build(name)
-    report = gradcheck(model, x, elementwise=3, directions=1)
+    report = gradcheck(model, x, elementwise=0, directions=1)
     assert report, str(report)
     assert {*report.errors} - {"x"} == {*dict(model.named_parameters())}
 
@@ -123,7 +124,8 @@ def start_of_block(order, i):
     return next(k for k, name in enumerate(order) if name.startswith(block[0])) if block else i
 
 
-@every
+@pytest.mark.parametrize("name", DISTINCT)
+@settings(max_examples=3)
 @given(data=st.data(), need_dx=st.booleans())
 def test_any_choice_of_trainable_parameters(build, name, data, need_dx):
     """Trained parameters get the gradients of full training, to the bit, and frozen ones none: they
@@ -187,26 +189,21 @@ def test_without_anything_to_learn_there_is_no_cache(build, name):
 
 
 @every
-def test_float32_stays_float32(name, float32_only, arrays_in, randomise):
-    model, width = randomise(ALL[name](np.float32)), 6 if name in LAYERS else 3
-    width = model.config.n_embd if name in TRUNKS else width
+def test_float32_stays_float32(build, name, float32_only, arrays_in):
+    model, x = build(name, np.float32)
     for p in model.parameters():
         p.data = float32_only(p.data)
-    y, cache = run(model, IDS if "lm" in name or "ids" in name else float32_only(
-        rng(1).standard_normal((2, 5, width))))
+    y, cache = run(model, x if x is IDS else float32_only(x))
     dx = model.backward(np.copy(y), cache)
     floats = [a for a in arrays_in([y, cache, dx, [p.grad for p in model.parameters()]])
               if a.dtype.kind == "f"]
     assert floats and {a.dtype for a in floats} == {np.dtype(np.float32)}
-
-
-@trunks
-def test_input_of_another_dtype_takes_the_trunk_s(build, name):
-    for dtype, other in ((np.float32, np.float64), (np.float64, np.float32)):
-        trunk, x = build(name, dtype)
-        y, _ = trunk.forward(x.astype(other))
-        assert y.dtype == dtype
-        np.testing.assert_allclose(y, trunk.forward(x)[0], atol=1e-5)
+    for p in model.parameters():
+        p.data = np.array(p.data)
+    if name in TRUNKS:                                    # an input of another dtype is cast
+        y = model.forward(x.astype(np.float64))[0]
+        assert y.dtype == np.float32
+        np.testing.assert_allclose(y, model.forward(x)[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", [*TRUNKS, *MODELS, "Attention", "MLP", "Block"])

@@ -115,19 +115,6 @@ def test_an_output_of_ours_is_replaced(here):
         plots.save(plots.figure()[0], Path("curves.png"), "still")
 
 
-@pytest.mark.parametrize("change", [
-    lambda text: text + "a note\n", lambda text: text.replace("report", "steps"),
-    lambda text: "", lambda text: text.replace("<!--", ""), lambda text: "<p>text\n"])
-def test_a_page_without_the_mark_is_the_user_s(tmp_path, change):
-    path = tmp_path / "page.html"
-    outputs.write_text(path, "report", "<p>text\n")
-    assert outputs.is_output(path, "report")
-    path.write_text(change(path.read_text()))
-    assert not outputs.is_output(path, "report")
-    with pytest.raises(ValueError, match="is there already"):
-        outputs.write_text(path, "report", "<p>text")
-
-
 def test_a_comparison_whose_curves_still_rise_says_so():
     runs = {"language": [history(0.7, 0.9, 0.995, 1.0)], "random": [history(0.5, 0.5, 0.54, 0.6)]}
     line = tables.still_rising(tables.Grid({"bit-xor": runs}, {}, {}, [0]))
@@ -245,11 +232,6 @@ def test_a_history_that_no_run_writes_is_refused(here, refused, rows, message):
 def test_the_history_of_another_run_is_refused(here, refused):
     shutil.copy("r1/metrics.csv", "r0/metrics.csv")
     assert "metrics.csv is not the history that checkpoint.npz holds" in refused("report r0")
-
-
-def test_an_empty_text_has_no_perplexity(here, refused):
-    Path("empty.txt").write_text("")
-    assert "empty.txt: has 0 bytes, expected at least 2" in refused("perplexity empty.txt")
 
 
 def test_pretrained_weights_of_another_source_are_not_replaced(tmp_path, monkeypatch):

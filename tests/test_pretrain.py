@@ -204,8 +204,8 @@ def test_masked_bytes_are_learned(pretrained, text, monkeypatch):
 
 @pytest.mark.parametrize("source, kw, message", [
     ("novels", {}, "the source is 'novels'"), ("language", {}, "needs text"),
-    ("bits", {"text": ["x"]}, "needs text"), ("bits", {"data": "x"}, "data is for images"),
-    ("bits", {"tokens": 9}, "tokens is not for bits"),
+    ("bits", {"text": ["x"]}, "takes no text"), ("bits", {"data": "x"}, "data is for images"),
+    ("bits", {"tokens": 9}, "tokens is for language"),
     ("masked", {"text": ["short.txt"], "tokens": 17}, "tokens must .* at least 2 and at most 16"),
     ("bits", {"shape": ""}, "pretrain: no shape ''"),
     ("bits", {"shape": "2x16"}, "pretrain: no shape '2x16', expected one of gpt2,"),

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from scipy.special import expit
-from test_edges import HUGE
 
 import minifpt
-from minifpt import cli, fast
+from minifpt import fast
 from minifpt import functional as F
 from minifpt.trunks.lstm import LSTM, LSTMConfig
 from minifpt.trunks.names import TrunkSpec
@@ -46,46 +44,33 @@ def test_lstm_equals_its_formula_number_by_number():
     x, w_ih, w_hh, b = inputs()
     (B, T, C), D = x.shape, len(w_hh)
     y, cache = F.lstm(x, w_ih, w_hh, b)
-    assert y.shape == (B, T, D)
+    assert y.shape == (B, T, D) and not cache.cell[:, 0].any() and not cache.hidden[:, 0].any()
     for n in range(B):
         h, c = [0.0] * D, [0.0] * D
         for t in range(T):
             a = [b[k] + sum(x[n, t, j] * w_ih[j, k] for j in range(C))
                  + sum(h[j] * w_hh[j, k] for j in range(D)) for k in range(4 * D)]
-            gates = [[expit(v) for v in a[:D]], [expit(v) for v in a[D:2 * D]],
-                     [math.tanh(v) for v in a[2 * D:3 * D]], [expit(v) for v in a[3 * D:]]]
-            i, f, g, o = gates
-            c = [f[k] * c[k] + i[k] * g[k] for k in range(D)]
+            i, f, o = (expit(a[k * D:(k + 1) * D]) for k in (0, 1, 3))
+            c = [f[k] * c[k] + i[k] * math.tanh(a[2 * D + k]) for k in range(D)]
             h = [o[k] * math.tanh(c[k]) for k in range(D)]
             np.testing.assert_allclose(y[n, t], h, rtol=1e-10)
-            np.testing.assert_allclose(cache.cell[n, t + 1], c, rtol=1e-10)
-            cached_gates = cache.input, cache.forget, cache.candidate, cache.output
-            np.testing.assert_allclose([k[n, t] for k in cached_gates], gates, rtol=1e-10)
-    assert not cache.cell[:, 0].any() and not cache.hidden[:, 0].any()
 
 
-@given(data=st.data())
-@example(data=None)
-def test_lstm_is_finite_for_finite_numbers(data):
-    """Whatever finite float32 the tokens, the weights and the biases hold."""
-    shapes = (2, 3, 2), (2, 8), (2, 8), (8,)
-    x, w_ih, w_hh, b = (np.full(s, 3e38, np.float32) if data is None else
-                        data.draw(hnp.arrays(np.float32, s, elements=HUGE)) for s in shapes)
+@given(st.lists(st.sampled_from([3e38, -3e38, 1e30, 1e19, 1.0, 0.0, 1e-45]), min_size=52,
+                max_size=52))
+@example([3e38] * 52)
+@example([0, 0] + [3e38] * 4 + [0, 0] * 3 + [0, 0, -3e38, -3e38, 0, 0, 0, 0] * 2
+         + [0, 0, 3e38, 3e38, 0, 0, 0, 0] * 2 + [3e38, 3e38, -3e38, -3e38] + [3e38] * 4)
+def test_lstm_is_finite_for_finite_numbers(numbers):
+    """The last example: a forget gate's -inf from the token meets its inf from the state."""
+    x, w_ih, w_hh, b = (part.reshape(shape) for part, shape in zip(
+        np.split(np.array(numbers, np.float32), [12, 28, 44]),
+        ((2, 3, 2), (2, 8), (2, 8), (8,)), strict=True))
     y, cache = fast.lstm(x, w_ih, w_hh, b)
     assert y.dtype == np.float32 and (np.abs(y) <= 1).all()
     assert (np.abs(cache.cell) <= x.shape[1]).all()
     y, cache = fast.lstm(x, *inputs(dtype=np.float32, C=2, D=2)[1:])
     assert all(np.isfinite(grad).all() for grad in fast.lstm_backward(np.ones_like(y), cache))
-
-
-def test_lstm_is_finite_where_infinities_would_meet():
-    """A forget gate's -inf from the token and its inf from the state."""
-    big = np.float32(3e38)
-    x = np.array([[[0, 0], [big, big], [big, big]]], np.float32)
-    w_ih, w_hh, b = np.zeros((2, 8), np.float32), np.zeros((2, 8), np.float32), np.full(8, big)
-    w_ih[:, 2:4], w_hh[:, 2:4], b[2:4] = -big, big, -big
-    y, _ = fast.lstm(x, w_ih, w_hh, b)
-    assert np.isfinite(y).all() and (y[0, 0] > 0.7).all()
 
 
 # -------------------------------------------------------------------------------- trunk
@@ -105,21 +90,6 @@ def test_parameters_have_names_and_groups(trunk):
     assert [n for n, p in trunk.named_parameters() if not p.trainable] == [
         n for n in NAMES if ".lstm." in n]
     assert [n for n, _ in LSTM(replace(SMALL, positions=False)).named_parameters()] == NAMES[1:]
-
-
-def test_frozen_weights_keep_no_input(trunk, arrays_in):
-    """A frozen layer keeps gates and cells, from which the gradient runs back: no input, no h."""
-    def kept():
-        weights = [p.data for p in trunk.parameters()]
-        return sum(a.size for a in arrays_in(trunk.forward(x)[1]["h"][0]["lstm"])
-                   if not any(np.shares_memory(a, w) for w in weights))
-    x = rng(1).standard_normal((2, 5, 4))
-    trunk.h[0].ln_1.bias.trainable = True
-    everything = kept()
-    trunk.freeze(minifpt.FreezeMask.fpt())
-    assert everything - kept() == x.size + 2 * 6 * 4
-    lstm = trunk.forward(x)[1]["h"][0]["lstm"]
-    assert lstm.cell.base is None                         # and h does not live on behind it
 
 
 @pytest.mark.parametrize("residual, positions", [*itertools.product([False, True], repeat=2)])
@@ -192,16 +162,6 @@ def test_wrong_configs_are_refused(wrong, message):
         replace(SMALL, **wrong)
 
 
-# --------------------------------------------------------------------- trace, training
-
-
-def test_an_lstm_learns_when_trained_in_full():
-    task = minifpt.tasks.get("bit-xor", n=2)
-    model = minifpt.FPT.for_task(task, "lstm:2x16", "full", dropout=0.0)
-    history = minifpt.train(model, task, 250, 16, 1e-2, progress=False)
-    assert history["test_accuracy"][-1] > 0.95
-
-
 # -------------------------------------------------------------------------- by its name
 
 
@@ -224,18 +184,12 @@ def test_a_name_gives_label_and_config(text, label, config):
                                   LSTM(config, 2, np.float64).h[0].lstm.bias.data)
 
 
-def test_each_name_has_a_folder_and_parts_can_be_mixed():
+def test_each_name_has_a_folder_and_a_file_may_be_called_so():
     names = ["lstm", "lstm:3x128", "lstm,residual", "lstm,positions", "lstm@1"]
     folders = [TrunkSpec.parse(name).folder for name in names]
     assert len({*folders}) == len(names) and folders[0] == "lstm"
-    spec = TrunkSpec.parse("lstm:2x8,residual+h.0.lstm.*=lstm:2x8@3")
-    assert spec.label == "LSTM (2x8, residual) + h.0.lstm.* of LSTM (2x8, spread 3)"
-    trunk, narrow, wide = (minifpt.trunks.get(name, 1) for name in (
-        spec, "lstm:2x8,residual", "lstm:2x8@3"))
-    assert minifpt.trunks.config_for(spec).residual and trunk.h[0].residual
-    for got, source in zip(trunk.h, (wide, narrow), strict=True):
-        i = trunk.h.index(got)
-        np.testing.assert_array_equal(got.lstm.weight_hh.data, source.h[i].lstm.weight_hh.data)
+    kinds = [TrunkSpec.parse(name).kind for name in ("lstm.npz", "lstm-mine", "lstm/x.npz")]
+    assert kinds == ["weights"] * 3
 
 
 @pytest.mark.parametrize("text, message", [
@@ -247,21 +201,3 @@ def test_each_name_has_a_folder_and_parts_can_be_mixed():
     ("lstm@much", "the spread is 'much', expected a positive number")])
 def test_wrong_names_are_refused(fails, text, message):
     assert message in fails("summary", "bit-xor", "--model", text)
-
-
-def test_a_file_may_be_called_so(tmp_path):
-    assert [TrunkSpec.parse(name).kind for name in ("lstm.npz", "lstm-mine", "lstm/x.npz")] == [
-        "weights"] * 3
-
-
-def test_summary_and_plan_take_an_lstm(capsys):
-    argv = ["bit-xor", "--model", "lstm:2x16,residual,positions"]
-    assert cli.main(["summary", *argv]) == 0
-    rows = {line.split()[0]: line.split()[-2:] for line in capsys.readouterr().out.splitlines()}
-    assert rows["pos"] == ["160", "160"] and rows["ln"] == ["96", "96"]
-    assert rows["attn"] == [f"{2 * (2 * 16 * 64 + 64):,}", "frozen"]
-    for freeze in ("fpt", "full", "output_only"):
-        assert cli.main(["plan", *argv, "--freeze", freeze, "--steps", "50"]) == 0
-        out = capsys.readouterr().out
-        assert "lstm:2x16,residual,positions: 16 channels, 4 x 10 tokens" in out
-        assert "\n50 steps" in out and "the whole trunk" in out

@@ -1,17 +1,20 @@
-"""The command line on a terminal: help by task, lines that fit 80 columns, bars, Ctrl-C."""
+"""The command line and its terminal: help, lines of 80 columns, bars, pipes, Ctrl-C."""
 
-import json
+import io
 import os
 import re
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from minifpt import cli, progress
 from minifpt.cli import formatting
 
+ROOT = Path(__file__).resolve().parent.parent
 TRAIN = ["train", "bit-xor", "--model", "random:1x2x16", "--batch-size", "2"]
 
 
@@ -21,81 +24,48 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def help_of(capsys, line):
-    with pytest.raises(SystemExit) as e:
-        cli.main(f"{line} --help".split())
-    assert e.value.code == 0
+def help_of(capsys, line, flag="--help"):
+    """Return the help of a command."""
+    with pytest.raises(SystemExit) as error:
+        cli.main([*line.split(), flag])
+    assert error.value.code == 0
     return capsys.readouterr().out
 
 
-def on_terminal(*words):
-    """Return what a command writes to a terminal of 80 columns."""
-    pty = pytest.importorskip("pty")
-    import fcntl
-    import struct
-    import termios
-    leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    command = subprocess.Popen([sys.executable, "-m", "minifpt", *words], stdin=follower,
-                               stdout=follower, stderr=follower)
-    os.close(follower)
-    text = b""
-    try:
-        while part := os.read(leader, 65536):
-            text += part
-    except OSError:                                       # it has ended
-        pass
-    os.close(leader)
-    assert command.wait(60) == 0, text.decode()
-    return text.decode()
-
-
-def test_help_lists_the_commands_under_their_headings(capsys):
-    text = help_of(capsys, "")
-    headings = re.findall(r"^(\w[\w ]+):$", text, re.M)
-    assert headings == ["Start here", "Look inside", "Compare", "Weights", "Lessons"]
-    assert text.index("Start here") < text.index("  train ") < text.index("Look inside")
-
-
-def test_help_imports_no_numpy():
-    code = ("import sys\nfrom minifpt.__main__ import main\ntry:\n    main()\n"
-            "except SystemExit:\n    sys.exit('numpy' in sys.modules)")
-    process = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True,
-                             timeout=60)
-    assert process.returncode == 0 and b"Start here" in process.stdout
-
-
-def test_help_of_train_shows_the_options_of_the_chosen_task_only(capsys):
-    text = help_of(capsys, "train bit-memory")
-    assert "options of bit-memory:" in text and re.search(r"--strings VALUE +.*default: 5", text)
-    assert "--labels" not in text and "--n VALUE" not in text
-    text = help_of(capsys, "train")
-    assert "'minifpt train TASK --help' shows them" in text and "--strings" not in text
-    assert "[TASK]" in text and "[TASK|RUN ...]" in help_of(capsys, "compare")
-
-
-def test_help_of_train_fits_on_a_screen_and_help_all_shows_the_rest(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    text = help_of(capsys, "train")
-    assert 24 <= text.count("\n") <= 40 and "--clip" not in text and "lstm" not in text
-    with pytest.raises(SystemExit):
-        cli.main(["train", "--help-all"])
-    text = capsys.readouterr().out
-    assert "more options:" in text and "--clip" in text and "lstm:3x128" in text
+def python(*words, path=ROOT):
+    """Return a process of Python that has ended; its modules are searched in ``path`` first."""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(path), str(ROOT)])}
+    return subprocess.run([sys.executable, *words], env=env, timeout=60, capture_output=True,
+                          text=True)
 
 
 @pytest.mark.parametrize(("command", "width"), [("", 40), *((c, 80) for c in cli.COMMANDS)])
 def test_help_fits_the_terminal_and_breaks_between_words(command, width, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
     text = help_of(capsys, command)
+    assert text.startswith(f"usage: minifpt {command}".rstrip())
     assert max(map(len, text.splitlines())) <= width and not re.search(r"\w-\n", text)
+    assert "SUPPRESS" not in text and "None" not in text
+    assert command or all(name in text for name in cli.COMMANDS)
 
 
-def test_options_of_the_loop_have_their_names_in_python(folder):
-    assert cli.main([*TRAIN, "--steps", "4", "--clip", "0.5", "--warmup", "2", "--eval-every", "2",
-                     "--out", "a"]) == 0
-    config = json.loads((folder / "a/config.json").read_text())
-    assert (config["clip"], config["warmup"], config["eval_every"]) == (0.5, 2, 2)
+def test_help_imports_no_numpy():
+    code = ("import sys\nfrom minifpt.__main__ import main\ntry:\n    main()\n"
+            "except SystemExit:\n    sys.exit('numpy' in sys.modules)")
+    process = python("-c", code, "--help")
+    assert process.returncode == 0 and "Start here" in process.stdout
+
+
+def test_help_of_train_fits_on_a_screen_and_shows_the_options_of_the_chosen_task(capsys,
+                                                                                monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    short, full, task = (help_of(capsys, line, flag) for line, flag in (
+        ("train", "--help"), ("train", "--help-all"), ("train bit-memory", "--help")))
+    assert 24 <= short.count("\n") <= 40 and "'minifpt train TASK --help' shows them" in short
+    for part in "--clip", "lstm:3x128", "more options:":
+        assert part in full and part not in short
+    assert "options of bit-memory:" in task and re.search(r"--strings VALUE +.*default: 5", task)
+    assert "--strings" not in short and "--n VALUE" not in task
 
 
 def test_a_markdown_table_is_printed_in_aligned_columns(capsys, monkeypatch):
@@ -123,24 +93,24 @@ def test_the_narrowest_terminals_get_every_word(capsys, monkeypatch, width):
 
 
 def test_a_bar_at_80_columns_shows_steps_loss_and_accuracy():
-    text = on_terminal(*TRAIN, "--steps", "20", "--eval-every", "10")
-    assert max(len(part) for part in re.split(r"[\r\n]+", text)) < 80
-    assert re.search(r"bit-xor 20/20 \|█+\| 00:00 left, loss \d\.\d{4}, accuracy \d\d\.\d %", text)
-
-
-def test_lines_on_a_terminal_break_between_words():
-    text = on_terminal("info")
-    # The environment in so many words: readline gives COLUMNS to processes behind Python's back.
-    piped = subprocess.run([sys.executable, "-m", "minifpt", "info"], text=True, timeout=60,
-                           env={**os.environ}, stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT).stdout
-    assert text.split() == piped.split() and text.count("\n") > piped.count("\n")
-    assert all(len(line) < 80 or " " not in line.strip() for line in text.splitlines()
-               if not line.startswith("minifpt: "))       # a warning is one line at any width
+    """On a terminal of its own."""
+    pty, fcntl, termios = map(pytest.importorskip, ("pty", "fcntl", "termios"))
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, b"\30\0\120\0\0\0\0\0")
+    with subprocess.Popen([sys.executable, "-m", "minifpt", *TRAIN, "--steps", "20",
+                           "--eval-every", "10"], stdout=follower, stderr=follower):
+        os.close(follower)
+        text = b""
+        with open(leader, "rb", buffering=0) as terminal, suppress(OSError):    # at its end
+            while part := terminal.read(65536):
+                text += part
+    lines = re.split(r"[\r\n]+", text.decode())
+    assert max(map(len, lines)) < 80
+    assert re.search(r"bit-xor 20/20 \|█+\| 00:00 left, loss \d\.\d{4}, accuracy \d\d\.\d %",
+                     text.decode())
 
 
 def test_a_bar_in_a_notebook_is_on_stdout(monkeypatch, capfd):
-    import io
     Stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})
     stream = Stream()
     monkeypatch.setattr(sys, "stdout", stream)
@@ -165,3 +135,33 @@ def test_ctrl_c_names_a_command_that_resumes(folder, monkeypatch, capsys):
     again = shlex.split(message.partition(": minifpt ")[2])
     assert cli.main(again) == 0
     assert len(calls) == 5 and "after 5 steps" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("module", ["tqdm", "argparse"])
+def test_ctrl_c_while_it_starts_is_one_line(module, tmp_path):
+    (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt")
+    run = python("-m", "minifpt", "train", path=tmp_path)
+    assert run.returncode == 130 and run.stderr == "minifpt: interrupted\n"
+    # In a program of someone else's it is raised.
+    assert "KeyboardInterrupt" in python("-c", "import minifpt.cli, minifpt.training",
+                                         path=tmp_path).stderr
+
+
+def test_a_terminal_that_cannot_spell_it(monkeypatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    assert cli.main(["generate", "é", "--tokens", "1"]) == 0
+    assert raw.getvalue().startswith(b"?")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell's way of closing")
+@pytest.mark.parametrize("line, status", [
+    ("info >&- 2>&-", 0), ("summary --model nonsense >&- 2>&-", 2),
+    ("{ info; echo $? >&2; } | :", 0)])
+def test_closed_streams_and_pipes_are_no_error(line, status, tmp_path):
+    command = f"{sys.executable} -m minifpt "
+    line = line.replace("info", command + "info").replace("summary", command + "summary")
+    run = subprocess.run(line, shell=True, timeout=60, cwd=tmp_path, capture_output=True, text=True,
+                         env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert run.returncode == status and run.stdout == ""
+    assert run.stderr == ("1\n" if "echo" in line else "")

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from minifpt import cli, tasks
-from minifpt.experiments import compare
-from minifpt.files import read_bytes, runs, write_beside
+from minifpt import cli
+from minifpt.files import runs, write_beside
 
 TASK = """
 import sys
@@ -62,43 +61,27 @@ def write(text, **lines):
 # -------------------------------------------------- errors in a user's own file
 
 
-@pytest.mark.parametrize("end", ["sys.exit(0)", "quit()", "raise SystemExit"])
-@pytest.mark.parametrize("where, method", [
-    ("init", "Task.__init__"), ("draw", "Task.draw"), ("accuracy", "Task.accuracy"),
-    ("forward", "Trunk.forward"), ("backward", "Trunk.backward")])
-def test_an_exit_in_a_method_is_an_error(where, method, end, fails):
-    text, task, model = (TASK, "own.py:Task", SMALL) if method.startswith("Task") else (
-        TRUNK, "bit-xor", "own.py:Trunk")
-    line = write(text, **{where: end})
+EXIT = "it ends the program, by sys.exit() or quit(): let it raise a ValueError instead"
+
+
+@pytest.mark.parametrize("where, statement, message", [
+    ("init", "sys.exit(0)", EXIT), ("draw", "quit()", EXIT), ("accuracy", "sys.exit(0)", EXIT),
+    ("forward", "raise SystemExit", EXIT), ("backward", "sys.exit(0)", EXIT),
+    ("draw", "1 / 0", "ZeroDivisionError: division by zero"),
+    ("accuracy", "raise ValueError('two\\nlines')", "ValueError: two lines"),
+    ("draw", "raise type('Mine', (Exception,), {'__str__': None})()", "Mine"),
+    ("accuracy", "raise type('Base', (BaseException,), {})('odd')", "Base: odd"),
+    ("draw", "assert False", "AssertionError"),
+    ("draw", "raise OSError(28, 'No space left on device')", "OSError: [Errno 28] No space")])
+def test_an_error_in_a_method_is_one_line_with_its_place(where, statement, message, fails):
+    of_trunk = where in ("forward", "backward")
+    text, task, model = (TRUNK, "bit-xor", "own.py:Trunk") if of_trunk else (
+        TASK, "own.py:Task", SMALL)
+    line = write(text, **{where: statement})
+    method = ("Trunk." if of_trunk else "Task.") + where.replace("init", "__init__")
     for command in (["train", task, "--model", model, "--steps", 2],
                     ["compare", task, "--models", model, "--steps", 2, "--seeds", 1]):
-        assert fails(*command) == (
-            f"minifpt: own.py, line {line}, in {method}: it ends the program, by sys.exit() or "
-            "quit(): let it raise a ValueError instead")
-
-
-@pytest.mark.parametrize("command", ["train", "compare", "summary", "plan", "steps"])
-@pytest.mark.parametrize("option", ["", "--model"])
-def test_an_exit_at_import_is_an_error(command, option, fails):
-    Path("own.py").write_text("import sys\nsys.exit()\n")
-    option = "--models" if (command, option) == ("compare", "--model") else option
-    words = ["bit-xor", option] if option else []
-    assert "own.py, line 2: it ends the program" in fails(command, *words, "own.py:X")
-
-
-@pytest.mark.parametrize("statement, message", [
-    ("1 / 0", "ZeroDivisionError: division by zero"),
-    ("[][1]", "IndexError: list index out of range"),
-    ("raise ValueError('two\\nlines')", "ValueError: two lines"),
-    ("raise type('Mine', (Exception,), {'__str__': lambda e: 1 / 0})()", "Mine"),
-    ("raise type('Base', (BaseException,), {})('odd')", "Base: odd"),
-    ("assert False", "AssertionError"),
-    ("raise OSError(28, 'No space left on device')", "OSError: [Errno 28] No space")])
-@pytest.mark.parametrize("where, method", [("draw", "Task.draw"), ("accuracy", "Task.accuracy")])
-def test_an_error_in_a_method_is_one_line_with_its_place(where, method, statement, message, fails):
-    line = write(TASK, **{where: statement})
-    output = fails("train", "own.py:Task", "--model", SMALL)
-    assert output.startswith(f"minifpt: own.py, line {line}, in {method}: {message}")
+        assert f"own.py, line {line}, in {method}: {message}" in fails(*command)
 
 
 def test_an_error_of_a_user_s_class_comes_from_another_process(fails):
@@ -128,6 +111,7 @@ def test_traceback_shows_the_traceback(place, capsys):
 
 @pytest.mark.parametrize("text, message", [
     ("def Trunk(:\n", "own.py, line 1: SyntaxError: "),
+    ("import sys\nsys.exit()\n", "own.py, line 2: it ends the program"),
     ("\0", "own.py: "), ("x = " + "(" * 300, "own.py"), ("é = '\udce9'", "own.py")])
 def test_a_file_that_is_no_python_is_named(text, message, fails):
     Path("own.py").write_bytes(text.encode("utf-8", "surrogateescape"))
@@ -142,21 +126,14 @@ def test_what_a_trunk_must_not_return_is_one_line(fails):
 
 
 @pytest.mark.parametrize("name", ["../../x", "a/b", "..", ".hidden", "", "a\nb", "x" * 61, None, 3,
-                                  "a\\b", "/tmp/x", "a:b", "*"])
+                                  "a\\b", "/tmp/x", "a:b"])
 def test_a_task_s_name_must_be_that_of_a_folder(name, fails, tmp_path, monkeypatch):
     (tmp_path / "a" / "b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "a" / "b")
     write(TASK.replace('"mine"', repr(name)))
     before = {*tmp_path.rglob("*")}
-    output = fails("train", "own.py:Task", "--model", SMALL)
-    assert "the task's name is" in output and "expected a folder's name" in output
+    assert "expected a folder's name" in fails("train", "own.py:Task", "--model", SMALL)
     assert {*tmp_path.rglob("*")} == before
-
-
-def test_a_name_of_letters_of_another_alphabet_is_taken(capsys):
-    write(TASK.replace('"mine"', "'Übung 1, (новая)'"))
-    assert cli.main(["train", "own.py:Task", "--model", SMALL]) == 0
-    assert Path("runs/Übung 1, (новая)/checkpoint.npz").exists()
 
 
 # ------------------------------------------------------------------ endless files
@@ -168,99 +145,55 @@ def test_a_name_of_letters_of_another_alphabet_is_taken(capsys):
     ["summary", "--model", "pipe.npz"], ["summary", "--model", "statistics:pipe.npz"],
     ["summary", "--model", "folder"], ["generate", "--model", "folder"],
     ["generate", "--model", "folder/model.safetensors"], ["perplexity", "pipe.txt"],
-    ["convert", "folder"], ["train", "listops", "--files", "folder"], ["check", "pipe.py"],
+    ["convert", "folder"], ["check", "pipe.py"],
     ["train", "bit-xor", "--functional", "pipe.py"], ["train", "text", "--files", "pipe.txt"],
     ["train", "mnist", "--data", "folder"], ["report", "folder"], ["compare", "folder"]])
 def test_no_command_waits_for_a_pipe(argv, fails):
     Path("folder").mkdir()
     for name in ("pipe.py", "pipe.npz", "pipe.txt", "folder/config.json", "folder/merges.txt",
-                 "folder/basic_train.tsv", "folder/train-images-idx3-ubyte.gz"):
+                 "folder/train-images-idx3-ubyte.gz"):
         os.mkfifo(name)
     Path("folder/model.safetensors").write_bytes(b"no tensors")
     fails(*argv)
 
 
-def test_more_bytes_than_the_limit_are_not_read(tmp_path, monkeypatch, fails):
-    (tmp_path / "a.txt").write_bytes(b"x" * 4000)
-    assert read_bytes(tmp_path / "a.txt", 4000) == b"x" * 4000
-    with pytest.raises(ValueError, match="a.txt: has more than 3,999 bytes, the limit for"):
-        read_bytes(tmp_path / "a.txt", 3999)
+def test_more_bytes_than_the_limit_are_not_read(tmp_path, fails):
     with open(tmp_path / "long.txt", "wb") as f:          # takes no room on the disk
         f.truncate((1 << 30) + 1)
     assert "has more than 1,073,741,824 bytes" in fails("train", "text", "--files", "long.txt")
 
 
-@NO_PIPES
-def test_no_device_is_replaced_by_an_output(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="pipe: expected a regular file"):
-        write_beside(tmp_path / "pipe", lambda f: f.write(b"x"))
-    assert (tmp_path / "pipe").is_fifo() and os.listdir(tmp_path) == ["pipe"]
-
-
 # ------------------------------------------------------------------------ leftovers
-
-
-def dead_process():
-    """The number of a process that has ended."""
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no signals")
 def test_a_file_is_written_without_the_halves_of_killed_processes(tmp_path):
-    halves = [tmp_path / name for name in (
-        f".sweep.png.{dead_process()}.minifpt", ".sweep.png.old", ".sweep.png.20240131",
-        f".sweep.png.{os.getppid()}.minifpt", f".other.png.{dead_process()}.minifpt")]
+    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
+        halves = [tmp_path / name for name in (
+            f".sweep.png.{dead.pid}.minifpt", ".sweep.png.old", ".sweep.png.20240131",
+            f".sweep.png.{os.getppid()}.minifpt", f".other.png.{dead.pid}.minifpt")]
     for path in halves:
         path.write_bytes(b"half")
     write_beside(tmp_path / "sweep.png", lambda f: f.write(b"whole"))
     assert [path.exists() for path in halves] == [False, True, True, True, True]
 
 
-def test_a_refused_seed_leaves_no_folder(tmp_path, capsys):
-    for seed in ("9" * 400, "1" + "0" * 18):
-        with pytest.raises(SystemExit) as error:
-            cli.main(["compare", "bit-xor", "--models", SMALL, "--first-seed", seed])
-        assert error.value.code == 2 and "whole number, at least 0 and below" in (
-            capsys.readouterr().err)
-    with pytest.raises(OSError, match="name too long"):
-        compare.grid(tmp_path / "g", ["bit-xor"], [SMALL], [int("9" * 400)], progress=False,
-                     options={"steps": 1})
-    assert not [*tmp_path.iterdir()]
-
-
 def test_a_folder_that_cannot_be_made_leaves_none_of_its_parents(tmp_path):
     with pytest.raises(OSError), runs.locked(tmp_path / "a" / "b" / ("x" * 300)):
         pass
-    with runs.locked(tmp_path / "c" / "d"):
-        pass
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("name", ["statistics:", "statistics"])
-def test_statistics_of_nothing_says_what_is_missing(name, fails):
-    assert fails("summary", "--model", name) == (
-        f"minifpt: --model {name}: expected statistics:NAME, the name or path of weights, as in "
-        "statistics:minigpt-language")
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_run_that_failed_leaves_no_folder_in_the_way_of_the_mended_file(jobs, fails, capsys):
+def test_a_run_that_failed_leaves_no_folder_in_the_way_of_the_mended_file(fails):
     write(TASK, draw="if size == 3: 1 / 0")
     command = ["compare", "own.py:Task", "--models", SMALL, "--seeds", 2, "--batch-size", 3,
-               "--steps", 2, "--jobs", jobs, "--out", "g"]
+               "--steps", 2, "--out", "g"]
     assert "ZeroDivisionError" in fails(*command) and not Path("g").exists()
     write(TASK)
     assert cli.main(command) == 0
 
 
-def test_tasks_get_checks_the_numbers_of_a_task():
-    class Task(tasks.BitXOR):
-        def __init__(self, tokens):
-            super().__init__(2)
-            self.tokens = tokens
-    for tokens in (0, -1, 2.5, "5", None, True):
-        with pytest.raises(ValueError, match="own: the task: tokens must be a whole number"):
-            tasks.make(Task, "own", {"tokens": tokens})
+def test_a_task_s_name_may_have_letters_of_another_alphabet():
+    write(TASK.replace('"mine"', "'Übung 1, (новая)'"))
+    assert cli.main(["train", "own.py:Task", "--model", SMALL]) == 0
+    assert Path("runs/Übung 1, (новая)/checkpoint.npz").exists()

@@ -1,99 +1,173 @@
 """Weight files: what goes in comes out, and what is damaged is refused in one line."""
 
-import io
+import json
 import os
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import refused
+from conftest import memory, refused
 
+import minifpt
 from minifpt.files import cache_folder, weights, write_beside
 
-ARRAYS = {"wte.weight": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4),
-          "ln_f.bias": np.array([0.1, -2.5e-4, 3e4], np.float32)}
-CONFIG = {"n_layer": 1, "source": "a test, naïvely"}
+CONFIG = dict(n_layer=2, n_head=2, n_embd=6, n_positions=7, vocab_size=9, dropout=0.2)
+GOLDEN = Path(__file__).parent / "golden" / "plain"
+KINDS = pytest.mark.parametrize("kind", [minifpt.GPT2, minifpt.LanguageModel])
 
 
-def write(path, dtype=np.float32):
-    weights.save(path, CONFIG, ARRAYS.items(), dtype)
+def config(**changes):
+    return minifpt.GPT2Config(**CONFIG | changes)
+
+
+def numbers(**changes):
+    """{name: array} of a language model's parameters, as a file has them."""
+    model = minifpt.LanguageModel(config(**changes), seed=5)
+    return {name.removeprefix("trunk."): p.data for name, p in model.named_parameters()}
+
+
+def write(path, changes=None, save=np.savez, dtype=np.float32):
+    """Write a language model's file by NumPy, with some arrays changed, or left out for None."""
+    arrays = {name: a.astype(dtype) for name, a in numbers().items()}
+    arrays = {"config": np.array(json.dumps(CONFIG))} | arrays | (changes or {})
+    save(path, **{name: a for name, a in arrays.items() if a is not None})
     return path
 
 
-def read_into(path, **changed):
-    """Fill arrays of the shapes of ``ARRAYS``, or those given, from a file; the arrays."""
-    named = {name: np.zeros_like(a) for name, a in ARRAYS.items()} | changed
-    weights.read_into(path, list(named.items()), weights.read(path)[1])
-    return named
+def assert_same(model, expected, dtype=np.float32):
+    """Compare a model's parameters to {name: array}, whose numbers are cast to ``dtype``."""
+    for name, p in model.named_parameters():
+        assert p.data.flags.writeable and p.data.dtype == model.dtype and p.data.dtype.isnative
+        np.testing.assert_array_equal(
+            p.data, expected[name.removeprefix("trunk.")].astype(dtype), name)
 
 
-@pytest.mark.parametrize("compressed", [False, True])
+# ---------------------------------------------------------------------- written and read
+
+
+@KINDS
+@pytest.mark.parametrize("dtype", [np.float32, None])      # the default is float16
+def test_a_saved_model_is_read_back(tmp_path, kind, dtype, randomise):
+    model = randomise(kind(config(activation_function="relu", causal=False), seed=5))
+    before = {n.removeprefix("trunk."): p.data for n, p in model.named_parameters()}
+    path = tmp_path / "t.npz"
+    model.save(path, dtype, source="a test, naïvely")
+    dtype = dtype or np.float16
+    again = kind.from_pretrained(path)
+    assert type(again) is kind and again.config == model.config
+    assert_same(again, before, dtype)
+    double = kind.from_pretrained(str(path), np.float64, dropout=0.0)
+    assert double.config.dropout == 0 and double.dtype == np.float64
+    assert_same(double, before, dtype)
+    with np.load(path, allow_pickle=False) as file:       # as NumPy would write it
+        assert set(file) == {"config", *before} and all(file[n].dtype == dtype for n in before)
+        assert json.loads(str(file["config"]))["source"] == "a test, naïvely"
+    model.save(tmp_path / "again.npz", dtype, source="a test, naïvely")
+    assert path.read_bytes() == (tmp_path / "again.npz").read_bytes()
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f4"])
-def test_arrays_are_filled_from_a_file(tmp_path, compressed, dtype):
-    """What NumPy wrote, too, packed or not, and in the other byte order."""
-    arrays = {name: a.astype(dtype) for name, a in ARRAYS.items()}
-    (np.savez_compressed if compressed else np.savez)(tmp_path / "w.npz", config=np.array("{}"),
-                                                      **arrays)
-    for name, a in read_into(tmp_path / "w.npz").items():
-        assert a.dtype == np.float32 and a.dtype.isnative
-        np.testing.assert_array_equal(a, arrays[name].astype(np.float32))
+def test_a_file_by_numpy_is_read(tmp_path, save, dtype):
+    """Compressed or not, and in the other byte order; a trunk does not read the token table."""
+    path = write(tmp_path / "w.npz", save=save, dtype=dtype)
+    expected = {name: a.astype(dtype) for name, a in numbers().items()}
+    assert_same(minifpt.LanguageModel.from_pretrained(path), expected)
+    write(path, {"wte.weight": np.full((9, 6), np.nan)}, save, dtype)
+    assert_same(minifpt.GPT2.from_pretrained(path), expected)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_the_file_is_what_numpy_would_write(tmp_path, dtype):
-    path = write(tmp_path / "w.npz", dtype)
-    with np.load(path, allow_pickle=False) as file:
-        assert list(file) == ["config", *ARRAYS] and file["config"].dtype.kind == "U"
-        for name, a in ARRAYS.items():
-            assert file[name].dtype == dtype
-            np.testing.assert_array_equal(file[name], a.astype(dtype))
-    assert weights.read(path)[0] == CONFIG
-    assert path.read_bytes() == write(tmp_path / "again.npz", dtype).read_bytes()
+@pytest.mark.parametrize("how", ["npz", "folder"])
+def test_a_model_outlives_its_file(tmp_path, how):
+    """Everything is in memory: the file may be removed or overwritten."""
+    expected = minifpt.LanguageModel.from_pretrained(GOLDEN)
+    path = tmp_path / ("t.npz" if how == "npz" else "t")
+    if how == "npz":
+        expected.save(path, np.float32)
+    else:
+        shutil.copytree(GOLDEN, path)
+    model = minifpt.LanguageModel.from_pretrained(path)
+    for file in ([path] if how == "npz" else path.iterdir()):
+        file.write_bytes(bytes(file.stat().st_size))      # in place
+        file.unlink()
+    assert_same(model, {n.removeprefix("trunk."): p.data for n, p in expected.named_parameters()})
 
 
-@pytest.mark.parametrize("changed, message", [
-    ({"ln_f.weight": np.zeros(3)}, "w.npz: lacks 'ln_f.weight': it does not fit the model"),
-    ({"wte.weight": np.zeros((4, 3))},
-     r"w.npz: 'wte.weight' has shape \(3, 4\), expected \(4, 3\)")])
-def test_arrays_that_do_not_fit_are_refused(tmp_path, changed, message):
+@pytest.mark.parametrize("save, dtype", [(np.savez, np.float16), (np.savez, np.float32),
+                                         (np.savez_compressed, np.float32)])
+def test_loading_keeps_no_second_copy_and_no_token_table(tmp_path, save, dtype):
+    """Files are read block by block, compressed ones array by array."""
+    wide = dict(n_embd=192, n_layer=4, vocab_size=5_000)          # 7 MB, and a table of 4
+    arrays = {name: a.astype(dtype) for name, a in numbers(**wide).items()}
+    save(tmp_path / "t.npz", config=np.array(json.dumps(CONFIG | wide)), **arrays)
+    now, peak = memory(lambda: minifpt.GPT2.from_pretrained(tmp_path / "t.npz"))
+    assert 7 < now < 8 and peak < now + 4
+
+
+# --------------------------------------------------------------------------------- damage
+
+
+@KINDS
+@pytest.mark.parametrize("changes, message", [
+    ({"ln_f.weight": np.ones(5)}, r"'ln_f.weight' has shape \(5,\), expected \(6,\)"),
+    ({"wpe.weight": np.ones((6, 7))}, r"'wpe.weight' has shape \(6, 7\)"),
+    ({"h.1.ln_2.bias": None}, "lacks 'h.1.ln_2.bias': it does not fit the model"),
+    ({"wpe.weight": None}, "lacks 'wpe.weight'"),
+    ({"h.2.ln_2.bias": np.ones(6)}, "holds 3 blocks|also holds 'h.2.ln_2.bias'"),
+    ({"input.weight": np.ones((2, 2))}, "also holds 'input.weight'"),
+    ({"config": None}, "not a minifpt weight file"),
+    ({"config": np.array("{")}, "not a minifpt weight file"),
+    ({"config": np.array("[1]")}, "not a minifpt weight file"),
+    ({"config": np.array('{"n_layer": "two"}')}, "n_layer must be a whole number"),
+    ({"config": np.array('{"activation_function": "tanh"}')}, "activation_function is 'tanh'"),
+    *[({"ln_f.weight": bad}, "ln_f.weight") for bad in (
+        np.array(["a"] * 6), np.array([None] * 6), np.ones(6, int), np.ones(6, bool),
+        np.ones(6, complex))],
+    *[({"ln_f.bias": np.array([1, value, 2, 3, 4, 5], dtype)}, "'ln_f.bias' holds a NaN or an inf")
+      for value in (np.nan, np.inf, -np.inf) for dtype in ("f2", "f4")]])
+def test_damaged_weight_files_are_refused(tmp_path, kind, changes, message):
+    with refused(f"t.npz.*{message}"):
+        kind.from_pretrained(write(tmp_path / "t.npz", changes))
+
+
+@pytest.mark.parametrize("table, message", [
+    (np.ones((8, 6)), r"'wte.weight' has shape \(8, 6\), expected"),
+    (None, "lacks 'wte.weight'"), (np.ones((9, 6), int), "'wte.weight' (has dtype|is) int64"),
+    (np.array([None]), "'wte.weight' ")])
+def test_a_wrong_token_table_is_refused(tmp_path, table, message):
     with refused(message):
-        read_into(write(tmp_path / "w.npz"), **changed)
+        minifpt.LanguageModel.from_pretrained(write(tmp_path / "t.npz", {"wte.weight": table}))
 
 
-def test_an_unused_array_is_refused_unless_it_is_allowed(tmp_path):
-    path, named = write(tmp_path / "w.npz"), [("ln_f.bias", np.zeros(3))]
-    tensors = weights.read(path)[1]
-    with refused("w.npz: also holds 'wte.weight'"):
-        weights.read_into(path, named, tensors)
-    weights.read_into(path, named, tensors, unused={"wte.weight"})
-    np.testing.assert_array_equal(named[0][1], ARRAYS["ln_f.bias"])
+@pytest.mark.parametrize("value, dtype, message", [
+    (np.nan, np.float32, "'ln_f.bias' holds a NaN or an inf"),
+    (-np.inf, np.float16, "'ln_f.bias' holds a NaN or an inf"),
+    (1e5, np.float16, "'ln_f.bias' holds numbers beyond 65"),
+    *[(0, dtype, "dtype is .*, expected float16 or float32")
+      for dtype in ("float64", int, "half a float")]])
+def test_numbers_that_a_file_cannot_hold_are_not_written(tmp_path, value, dtype, message):
+    model = minifpt.GPT2(config())
+    model.ln_f.bias.data[2] = value
+    with refused(message):
+        model.save(tmp_path / "s.npz", dtype)
+    assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_numbers_that_are_not_finite_are_refused(tmp_path, value, dtype):
-    bad = ARRAYS["wte.weight"].astype(dtype)
-    bad[1, 1] = value
-    np.savez(tmp_path / "w.npz", config=np.array("{}"), **ARRAYS | {"wte.weight": bad})
-    with refused("w.npz: 'wte.weight' holds a NaN or an inf"):
-        read_into(tmp_path / "w.npz")
-    with refused("s.npz: 'wte.weight' holds a NaN or an inf"):
-        weights.save(tmp_path / "s.npz", {}, [("wte.weight", bad)], dtype)
-    assert not (tmp_path / "s.npz").exists()
-
-
-@pytest.mark.parametrize("bad", [np.ones(3, int), np.ones(3, bool), np.ones(3, complex),
-                                 np.array(["a"])])
-def test_arrays_of_another_kind_are_refused(tmp_path, bad):
-    np.savez(tmp_path / "w.npz", config=np.array("{}"), **ARRAYS | {"ln_f.bias": bad})
-    with refused("'ln_f.bias' has dtype .*, expected float16 or"):
-        weights.read(tmp_path / "w.npz")
-
-
-@pytest.mark.parametrize("dtype", ["float64", int, "half a float", None])
-def test_other_dtypes_are_refused(tmp_path, dtype):
-    with refused("dtype is .*, expected float16 or float32"):
-        write(tmp_path / "w.npz", dtype)
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("n, place", [(8, 2), (20_000, 0), (20_000, 60_000), (20_000, 119_999)])
+def test_a_changed_number_is_noticed(tmp_path, n, place, ours):
+    """By the sum that the zip file keeps, in a small array and anywhere in a large one."""
+    path, model = tmp_path / "w.npz", minifpt.GPT2(config(n_positions=n))
+    model.save(path, np.float32)
+    if not ours:
+        with np.load(path) as file:
+            np.savez(path, **file)
+    raw = path.read_bytes()
+    at = raw.index(model.wpe.weight.data.tobytes()) + 4 * place
+    path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1:])
+    with refused("w.npz: .*damaged.* Bad CRC-32 .*'wpe.weight"):
+        minifpt.GPT2.from_pretrained(path)
 
 
 # --------------------------------------------------------------------------------- find
@@ -103,94 +177,36 @@ def test_other_dtypes_are_refused(tmp_path, dtype):
 def folders(tmp_path, monkeypatch):
     first, second = tmp_path / "first", tmp_path / "second"
     monkeypatch.setattr(weights, "folders", lambda: [first, second, tmp_path / "missing"])
-    write(first / "both.npz")
-    write(second / "both.npz")
-    write(second / "only.npz")
+    for path in (first / "both.npz", second / "both.npz", second / "only.npz"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"")
     monkeypatch.chdir(tmp_path)
     return first, second
 
 
 def test_weights_are_found_by_name_and_path(folders):
     first, second = folders
-    assert weights.find("both") == first / "both.npz"
-    assert weights.find("only") == second / "only.npz"
-    assert weights.find(second / "both.npz") == second / "both.npz"
-    assert weights.find(str(second / "both.npz")) == second / "both.npz"
+    for name, path in (("both", first / "both.npz"), ("only", second / "only.npz"),
+                       *((kind(second / "both.npz"), second / "both.npz") for kind in (Path, str))):
+        assert weights.find(name) == path
     assert weights.available() == ["both", "only"]
 
 
 @pytest.mark.parametrize("name, message", [
     ("nothing", "no weights 'nothing': neither a path nor one of both, only"),
     ("first/nothing.npz", "no weights"), ("both.npz", "no weights"),
+    ("gpt2-medium", "'minifpt convert gpt2-medium' downloads"),
     ("", "^no weights '': expected a name or a path$")])
 def test_an_unknown_name_is_refused(folders, name, message):
     with refused(message, FileNotFoundError):
         weights.find(name)
 
 
-def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "minifpt"
-    assert tmp_path / "minifpt" / "weights" in weights.folders()
-
-
-# ------------------------------------------------------------------------ damaged files
-
-
-@pytest.mark.parametrize("ours", [True, False])
-@pytest.mark.parametrize("n, place", [(3, 2), (100_000, 0), (100_000, 50_000), (100_000, 99_999)])
-def test_a_changed_number_is_noticed(tmp_path, n, place, ours):
-    """By the sum that the zip file keeps, in a small array and anywhere in a large one."""
-    path, a = tmp_path / "w.npz", np.arange(n, dtype=np.float32) + 0.1
-    if ours:
-        weights.save(path, {}, [("ln_f.bias", a)], np.float32)
-    else:
-        np.savez(path, config=np.array("{}"), **{"ln_f.bias": a})
-    raw = path.read_bytes()
-    at = raw.index(a.tobytes()) + 4 * place
-    path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1:])
-    with refused("w.npz: .*damaged.* Bad CRC-32 .*'ln_f.bias"):
-        weights.read(path)[1]["ln_f.bias"].read()
-
-
-# ------------------------------------------------------------------------------ writing
-
-
-def test_a_crash_leaves_the_old_file(tmp_path, monkeypatch):
-    path = write(tmp_path / "w.npz")
-    before = path.read_bytes()
-
-    def crash(f):
-        f.write(b"half of")
-        raise KeyboardInterrupt
-    with pytest.raises(KeyboardInterrupt):
-        write_beside(path, crash)
-    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
-    with pytest.raises(KeyboardInterrupt):
-        write_beside(tmp_path / "new.npz", crash)
-    assert list(tmp_path.iterdir()) == [path]
-    monkeypatch.setattr(os, "replace", lambda *paths: crash(io.BytesIO()))
-    with pytest.raises(KeyboardInterrupt):
-        write(path, np.float16)
-    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
-
-
-def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path):
-    path = tmp_path / "t.txt"
-    path.write_text("old")
-
-    def write_new(f):
-        f.write("new é")
-        f.flush()
-        assert path.read_text() == "old"
-        assert {p.parent for p in tmp_path.iterdir()} == {tmp_path}
-        assert len(list(tmp_path.iterdir())) == 2
-    write_beside(path, write_new, "w")
-    assert path.read_text(encoding="utf-8") == "new é" and list(tmp_path.iterdir()) == [path]
-
-
 def test_a_name_of_shipped_weights_and_of_a_file_here_is_told_apart(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "minifpt"
+    assert cache_folder() / "weights" in weights.folders()
     path = weights.find("minigpt-bits")
     assert path.name == "minigpt-bits.npz" and capsys.readouterr().err == ""
     (tmp_path / "minigpt-bits.npz").write_bytes(b"")
@@ -199,3 +215,36 @@ def test_a_name_of_shipped_weights_and_of_a_file_here_is_told_apart(tmp_path, mo
     assert capsys.readouterr().err == (f"minifpt: 'minigpt-bits' is {path}; write "
                                        "./minigpt-bits.npz for the file in this folder\n")
     assert weights.find("./minigpt-bits.npz").samefile(tmp_path / "minigpt-bits.npz")
+
+
+# ------------------------------------------------------------------------------ writing
+
+
+def test_a_crash_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "w.npz"
+    path.write_text("old")
+
+    def crash(file, *_):
+        file = file if hasattr(file, "write") else open(file, "wb")
+        with file:
+            file.write(b"half of")
+        raise KeyboardInterrupt
+    for target in (path, tmp_path / "new.npz"):
+        with pytest.raises(KeyboardInterrupt):
+            write_beside(target, crash)
+    monkeypatch.setattr(os, "replace", crash)
+    with pytest.raises(KeyboardInterrupt):
+        write_beside(path, lambda file: file.write(b"new"))
+    assert path.read_text() == "old" and [*tmp_path.iterdir()] == [path]
+
+
+def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path):
+    path = tmp_path / "t.txt"
+    path.write_text("old")
+
+    def write_new(file):
+        file.write("new é")
+        file.flush()
+        assert path.read_text() == "old" and len([*tmp_path.iterdir()]) == 2
+    write_beside(path, write_new, "w")
+    assert path.read_text(encoding="utf-8") == "new é" and [*tmp_path.iterdir()] == [path]

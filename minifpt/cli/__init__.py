@@ -11,7 +11,7 @@ import warnings
 
 from .. import __version__, users
 from ..users import suggestion
-from .formatting import Parser
+from .formatting import Parser, labelled
 
 # {heading in --help: {command: (its module, its help)}}
 GROUPS = {
@@ -44,6 +44,9 @@ GROUPS = {
         "check": ("lessons", "Check the functions of your own file or of notebooks, and name the "
                              "next one.")}}
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
+# Names that other programs give to an option.
+SYNONYMS = {"epochs": "--steps", "iterations": "--steps", "learning-rate": "--lr",
+            "weights": "--model"}
 
 
 def main(argv=None):
@@ -60,8 +63,8 @@ def main(argv=None):
             warnings.simplefilter("ignore", RuntimeWarning)     # Diverged tells more
             _, unknown = parser(argv).parse_known_args(argv, args)
             if unknown:
-                near = suggestion(unknown[0].partition("=")[0], args.parser.flags())
-                args.parser.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
+                args.parser.error(f"unrecognized arguments: {' '.join(unknown)}"
+                                  f"{advice(unknown[0].partition('=')[0], args.parser)}")
             status = args.run(args) or 0
             sys.stdout.flush()
             return status
@@ -69,13 +72,17 @@ def main(argv=None):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, OSError, MemoryError) as e:
-        prefix = "not enough memory: " if isinstance(e, MemoryError) else ""
-        if getattr(e, "errno", None) == errno.ENOSPC and e.filename is None:
-            prefix = "the output cannot be written: "
+        message = " ".join(str(e).split())
+        if isinstance(e, MemoryError):
+            message = f"not enough memory: {message}"
+        elif isinstance(e, UnicodeEncodeError):           # Python's stand-in for a byte of argv
+            message = f"not text in UTF-8: {ascii(e.object)[:80]}"
+        elif getattr(e, "errno", None) == errno.ENOSPC and e.filename is None:
+            message = f"the output cannot be written: {message}"
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if "--traceback" in argv:
             traceback.print_exc()
-        print(f"minifpt: {prefix}{' '.join(str(e).split())}", file=sys.stderr)
+        print(f"minifpt: {message}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as e:
         message = str(e) or "interrupted"
@@ -92,12 +99,21 @@ def main(argv=None):
         return 2
 
 
+def advice(flag, command):
+    """Return in brackets what a user may have meant by an option that a command lacks, or ""."""
+    flags = [name for action in command._actions for name in action.option_strings
+             if not (action.dest.startswith("option:") and action.help is argparse.SUPPRESS)]
+    if flag == "--task" and "--tasks" not in flags:
+        return f" (a task stands alone: {command.prog} bit-xor)"
+    return suggestion(flag, flags, {word: name for word, name in SYNONYMS.items() if name in flags})
+
+
 def resuming(args, argv):
     """Return the command that continues an interrupted run or grid."""
     words = ["minifpt", *argv]
     if not getattr(args, "resume", True):
         words.append("--resume")
-    if args.out is not None and not any(word.startswith("--out") for word in argv):
+    if args.out is not None and not any(word.startswith(("--out", "-o")) for word in argv):
         words += ["--out", str(args.out)]
     return shlex.join(words)
 
@@ -105,29 +121,31 @@ def resuming(args, argv):
 def parser(argv=()):
     """Return the argument parser.  Only the command that ``argv`` names gets its options, and its
     help shows the options of the tasks that ``argv`` names."""
-    top = Parser(prog="minifpt", description=__doc__, groups=GROUPS)
-    top.add_argument("--version", action="version", version=f"minifpt {__version__}")
+    groups = [f"{heading}:\n" + "\n".join(labelled(f"  {name}", text, 14)
+                                          for name, (_, text) in commands.items())
+              for heading, commands in GROUPS.items()]
+    top = Parser(prog="minifpt", usage="minifpt COMMAND ...", description="\n\n".join(groups),
+                 epilog="'minifpt COMMAND --help' shows a command's options")
+    top.add_argument("--version", action="version", version=f"minifpt {__version__}",
+                     help="show the version")
     traceback_option = {"action": "store_true", "default": argparse.SUPPRESS,
                         "help": "print the traceback of an error, too"}
     top.add_argument("--traceback", **traceback_option)
-    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    commands = top.add_subparsers(required=True, prog=top.prog, metavar="COMMAND",
+                                  help=argparse.SUPPRESS)
     command = next((word for word in argv if not word.startswith("-")), None)
-    if command is not None and command not in COMMANDS:
-        top.error(f"no command '{command}'{suggestion(command, COMMANDS)}")
-    for name, (module, text) in COMMANDS.items():
-        sub = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
-        if name == command:
-            from .options import TRUNKS, add_options  # imports all tasks
-            run = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-            sub.set_defaults(run=run, parser=sub)
-            sub.add_argument("--traceback", **traceback_option)
-            add_options(sub, run.options, argv)
-            sub.description = getattr(run, "description", text)
-            sub.epilog = getattr(run, "epilog", None)
-            has_more = sub.epilog is TRUNKS
-            sub.add_argument("--help-all", action="help", help=(
-                "show all options and every kind of MODEL" if has_more else argparse.SUPPRESS))
-            if has_more and "--help-all" not in argv:
-                sub.epilog = (f"'minifpt {name} --help-all' shows all options and every kind of "
-                              "MODEL")
+    if command is None:
+        return top
+    if command not in COMMANDS:
+        from ..tasks import TASKS
+        near = suggestion(command, COMMANDS, {task: f"train {task}" for task in TASKS})
+        top.error(f"no command '{command}'{near}")
+    module, text = COMMANDS[command]
+    run = getattr(importlib.import_module(f"{__name__}.{module}"), command)
+    from .options import add_options  # imports all tasks
+    sub = commands.add_parser(command, description=getattr(run, "description", text),
+                              allow_abbrev=False)
+    sub.set_defaults(run=run, parser=sub)
+    sub.add_argument("--traceback", **traceback_option)
+    add_options(sub, run, argv)
     return top

@@ -6,10 +6,20 @@ from ..experiments import compare as experiments
 from ..experiments import reproduce as reproducing
 from ..experiments.compare import Arm
 from ..files import one_line
+from ..tasks import member, task_class
 from ..trunks.forms import STARTS
 from . import options as shared
 from .formatting import print_rows, say
-from .options import given_options, option, path, run_options, takes, task_names, whole
+from .options import (
+    folder,
+    given_options,
+    option,
+    out_option,
+    run_options,
+    takes,
+    task_names,
+    whole,
+)
 
 SETTINGS = ("steps", "batch_size", "lr", "schedule", "dropout")
 
@@ -52,8 +62,7 @@ def executor_of(address):
         f"validation seeds used to choose the learning rate (default: {experiments.CHOICES})")),
     shared.WHERE,
     *run_options(*SETTINGS),
-    option("--out", type=path, default=Path("runs/compare"),
-           help="folder to write (default: runs/compare)"),
+    out_option("folder to write", "runs/compare", type=folder, default=Path("runs/compare")),
     epilog=shared.TRUNKS)
 def compare(args):
     if args.rates and args.lr is not None:
@@ -63,8 +72,8 @@ def compare(args):
     if args.all_rates and not args.rates:
         raise ValueError("compare: --all-rates needs --rates")
     for name in task_names(args) if args.rates and not args.all_rates else ():
-        kind = experiments.task_class(name)
-        if isinstance(kind, type) and "validation" not in getattr(kind, "splits", ()):
+        kind = task_class(name)
+        if isinstance(kind, type) and "validation" not in member(kind, "splits"):
             say(f"{name} has no split 'validation': its learning rates are chosen on training "
                 "examples")
     arms = [Arm(model, mask, adapt=None if adapter == "none" else adapter,
@@ -102,8 +111,8 @@ def compare(args):
            help="learning rates of the sweep (default: the table's)"),
     shared.WHERE,
     option("--plan", action="store_true", help="predict the time, do not train"),
-    option("--out", type=path, default=Path("runs/reproduce"),
-           help="folder of all tables and runs (default: runs/reproduce)"))
+    out_option("folder of all tables and runs", "runs/reproduce", type=folder,
+               default=Path("runs/reproduce")))
 def reproduce(args):
     if args.name is None:
         print_rows({name: table.shows for name, table in reproducing.TABLES.items()})

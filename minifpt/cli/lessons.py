@@ -7,26 +7,32 @@ import sys
 from pathlib import Path
 
 from ..exercises import checking, own
-from ..exercises.lesson import unpack
+from ..exercises.lesson import lessons_folder, unpack
 from .formatting import say
 from .options import option, path, takes
 
+FOLDER = Path("minifpt-lessons")
+
 
 @takes(
-    option("folder", nargs="?", type=path, default=Path("minifpt-lessons"), metavar="FOLDER",
-           help="folder to copy to (default: minifpt-lessons)"),
+    option("folder", nargs="?", type=path, default=FOLDER, metavar="FOLDER|N",
+           help=f"folder to copy to, or the number of the lesson to open (default: {FOLDER})"),
     option("--no-open", action="store_true", help="do not start JupyterLab"),
     option("--no-solutions", action="store_true", help="leave out the solutions"))
 def lessons(args):
-    written = unpack(args.folder, solutions=not args.no_solutions)
-    say(f"{args.folder}: {len(written)} files copied; existing files stay unchanged")
+    folder, number = args.folder, ""
+    if str(folder).isdecimal() and not folder.exists():
+        folder, number = FOLDER, f"{int(str(folder)):02}_"
+    if not (names := sorted(p.name for p in lessons_folder().glob(f"{number}*.ipynb"))):
+        raise ValueError(f"there is no lesson {args.folder}: expected a lower number, or a folder")
+    written = unpack(folder, solutions=not args.no_solutions)
+    say(f"{folder}: {len(written)} files copied; existing files stay unchanged")
     if args.no_open:
         return 0
     if importlib.util.find_spec("jupyterlab") is None:
         raise FileNotFoundError("JupyterLab is not installed: pip install jupyterlab")
-    first = min(args.folder.glob("*.ipynb"))
     # -P: a file in the folder, such as random.py, must not replace a library.
-    return subprocess.call([sys.executable, "-P", "-m", "jupyterlab", first.name], cwd=args.folder)
+    return subprocess.call([sys.executable, "-P", "-m", "jupyterlab", names[0]], cwd=folder)
 
 
 @takes(

@@ -2,14 +2,12 @@
 
 import argparse
 import inspect
-import math
 import os
-import sys
+import re
 from pathlib import Path
 from typing import NamedTuple
 
 from .. import tasks
-from ..experiments import compare as experiments
 from ..trunks import TrunkSpec, config_for, forms
 from ..user_files import USERS_OWN
 
@@ -65,6 +63,15 @@ def takes(*options, **texts):
     return decorate
 
 
+class Extend(argparse.Action):
+    """An option with a list; given twice, it has the values of both."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        values_before = getattr(namespace, self.dest)
+        is_first = values_before is self.default
+        setattr(namespace, self.dest, values if is_first else [*values_before, *values])
+
+
 def seed(text):
     """Return a seed from the command line."""
     if not text.isdecimal() or len(text) > 18:            # 18 digits fit into 64 bits
@@ -75,13 +82,10 @@ def seed(text):
 
 def whole(text):
     """Return a whole number from the command line, which must fit into 32 bits."""
-    try:
-        value = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"invalid int value: '{text}'") from None
-    if value >= 2**31:
-        raise argparse.ArgumentTypeError(f"expected at most {2**31 - 1:,}, got {text:.20}")
-    return value
+    if not re.fullmatch(r"[+-]?[0-9]+", text) or len(text) > 11 or int(text) >= 2**31:
+        raise argparse.ArgumentTypeError("expected a whole number, at most 2,147,483,647, got "
+                                         f"'{text:.20}'")
+    return int(text)
 
 
 def path(text):
@@ -91,26 +95,30 @@ def path(text):
     return Path(text)
 
 
+def folder(text):
+    """Return the path of a folder to write from the command line."""
+    if path(text).suffix in FILE_ENDINGS:
+        raise argparse.ArgumentTypeError(f"expected a folder, got the name of a file, '{text}'")
+    return Path(text)
+
+
 def model(text):
-    """Return the name of a trunk from the command line.  Of a large random one, say at once that
-    it takes long to build or does not fit into memory."""
+    """Return the name of a trunk from the command line; refuse a random one that this machine's
+    memory does not hold."""
     try:
         spec = TrunkSpec.parse(text)
         config = config_for(spec) if spec.kind in ("random", "lstm") else None
     except (ValueError, OSError):                         # the command says what is wrong
         return text
-    weights = 12 * config.n_layer * config.n_embd ** 2 if config else 0
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(
-        os, "sysconf") else math.inf
-    if 4 * weights > memory:
-        raise argparse.ArgumentTypeError(f"the weights of {text} take {weights / 2.5e8:,.0f} GB, "
+    size = 48 * config.n_layer * config.n_embd ** 2 if config else 0      # bytes, about
+    if hasattr(os, "sysconf") and size > (memory := os.sysconf("SC_PAGE_SIZE")
+                                          * os.sysconf("SC_PHYS_PAGES")):
+        raise argparse.ArgumentTypeError(f"the weights of {text} take {size / 1e9:,.0f} GB, "
                                          f"this machine has {memory / 1e9:,.0f} GB")
-    if weights > 5e8 or (config and config.n_layer > 200):
-        print(f"{text}: {config.n_layer:,} blocks of {config.n_embd:,} channels take a while to "
-              "build", file=sys.stderr)
     return text
 
 
+FILE_ENDINGS = ".csv", ".html", ".json", ".npz", ".png", ".safetensors", ".txt"
 MODEL = option("--model", type=model, default=MODEL_NAME, metavar="MODEL",
                help=f"trunk, see below (default: {MODEL_NAME})")
 FREEZE = option("--freeze", default="fpt", metavar="MASK", help=(
@@ -128,6 +136,12 @@ WHERE = [
     option("--dask", metavar="ADDRESS", help=(
         "run on the Dask cluster at tcp://HOST:PORT, whose machines have minifpt and see --out, "
         "weights and data under the same paths (default: none)"))]
+def out_option(text, place, *names, **settings):
+    """Return the option for the file or folder that a command writes, by default at ``place``.
+    ``names`` are further names of the option."""
+    return option("-o", "--out", *names, dest="out", help=f"{text} (default: {place})", **settings)
+
+
 OPEN = option("--open", action="store_true", help="open the page in a browser")
 RUN = {                                                   # settings of a run
     "steps": (whole, "training steps"), "batch_size": (whole, "examples in a step"),
@@ -135,7 +149,8 @@ RUN = {                                                   # settings of a run
     "schedule": (None, "learning rate over time"),
     "clip": (float, "largest norm of all gradients together"),
     "warmup": (whole, "steps over which the learning rate rises"),
-    "eval_every": (whole, "steps between tests")}
+    "eval_every": (whole, "steps between tests"),
+    "test_examples": (whole, "examples in each test")}
 # Names of options: a task's option of such a name is --task-NAME.
 RESERVED = {*RUN, "model", "freeze", "adapt", "start", "seed", "out"}
 
@@ -167,48 +182,54 @@ TASK_OPTIONS = {
     "share": "share of letters that are typos", "cut": "first symbols to show, without ']'"}
 
 
-def add_options(sub, options, argv):
-    """Add a command's options to its parser.  A command with tasks gets the options of all tasks
-    and shows those of the tasks that ``argv`` names."""
+def add_options(sub, run, argv):
+    """Add the options of a command to its parser.  A command with tasks gets the options of all
+    tasks and shows those of the tasks that ``argv`` names."""
     more = sub.add_argument_group("more options")
-    for one in options:
-        if isinstance(one, list):
-            group = sub.add_mutually_exclusive_group()
-            for each in one:
-                group.add_argument(*each.flags, **each.settings)
-        else:
-            is_hidden = one.is_rare and "--help-all" not in argv
-            settings = one.settings | ({"help": argparse.SUPPRESS} if is_hidden else {})
-            (more if one.is_rare else sub).add_argument(*one.flags, **settings)
-    if options and options[0] in (TASKS, TASKS_OR_RUNS):
+    is_long = getattr(run, "epilog", None) is TRUNKS
+    is_all = "--help-all" in argv
+    for one in run.options:
+        options = one if isinstance(one, list) else [one]
+        target = sub.add_mutually_exclusive_group() if isinstance(one, list) else (
+            more if one.is_rare else sub)
+        for flags, settings, is_rare in options:
+            if settings.get("nargs") == "+" and flags[0].startswith("-"):
+                settings = settings | {"action": Extend}
+            if is_rare and not is_all:
+                settings = settings | {"help": argparse.SUPPRESS}
+            target.add_argument(*flags, **settings)
+    if run.options and run.options[0] in (TASKS, TASKS_OR_RUNS):
         add_task_options(sub, argv)
+    sub.add_argument("--help-all", action="help", help=(
+        "show all options and every kind of MODEL" if is_long else argparse.SUPPRESS))
+    sub.epilog = getattr(run, "epilog", None)
+    if is_long and not is_all:
+        sub.epilog = f"'{sub.prog} --help-all' shows all options and every kind of MODEL"
 
 
 def add_task_options(sub, argv):
     """Add the options of all tasks."""
-    named = named_tasks(argv)
-    owners = {}
-    for name in dict.fromkeys([*tasks.names(), *named]):
-        for parameter in inspect.signature(experiments.task_class(name)).parameters.values():
-            owners.setdefault(parameter.name, {})[name] = parameter.default
-    command = sub.prog.split()[-1]
+    named = named_tasks(sub, argv)
+    owners, flags = {}, sub._option_string_actions
+    for task in dict.fromkeys([*tasks.names(), *named]):
+        for name, parameter in inspect.signature(tasks.task_class(task)).parameters.items():
+            owners.setdefault(name, {})[task] = parameter.default
     group = sub.add_argument_group(
         f"options of {', '.join(named)}" if named else "options of the task",
-        None if named else f"'minifpt {command} TASK --help' shows them")
-    flags = {flag for action in sub._actions for flag in action.option_strings}
+        None if named else f"'{sub.prog} TASK --help' shows them")
     for name, defaults in sorted(owners.items()):
-        shown = {task: defaults[task] for task in named if task in defaults}
-        text = task_option_help(name, shown, named) if shown else argparse.SUPPRESS
+        defaults = {task: defaults[task] for task in named if task in defaults}
         flag = f"--{name.replace('_', '-')}"
         if name in RESERVED or flag in flags:
             flag = f"--task-{flag.removeprefix('--')}"
-        group.add_argument(flag, dest=f"option:{name}", metavar="VALUE", help=text)
+        group.add_argument(flag, dest=f"option:{name}", metavar="VALUE", help=(
+            task_option_help(name, defaults, named) if defaults else argparse.SUPPRESS))
 
 
 def task_option_help(name, defaults, named):
     """Return the help of a task's option from {task: its default}; ``named`` are all tasks that
     the command line names."""
-    known = not all(".py:" in task for task in defaults)  # in a user's task it may mean anything
+    is_known = not all(".py:" in task for task in defaults)     # in a user's it may mean anything
     values = list(dict.fromkeys(map(str, defaults.values())))
     default = values[0] if len(values) == 1 else ", ".join(f"{v} for {t}"
                                                            for t, v in defaults.items())
@@ -216,25 +237,18 @@ def task_option_help(name, defaults, named):
         default = "none, it must be given"
     elif default == "None":
         default = "MINIFPT_DATA" if name == "data" else "none"
-    text = f"{TASK_OPTIONS.get(name, '') if known else ''} (default: {default})".strip()
-    only = f"; of {', '.join(defaults)}" if len(named) > len(defaults) else ""
-    return (text + only).replace("%", "%%")
+    owners = f"; of {', '.join(defaults)}" if len(named) > len(defaults) else ""
+    text = f"{TASK_OPTIONS.get(name, '') if is_known else ''} (default: {default}){owners}"
+    return text.strip().replace("%", "%%")
 
 
-def named_tasks(argv):
+def named_tasks(sub, argv):
     """Return the tasks that a command line names, also as ``FILE.py:CLASS``."""
-    named, flag = [], ""
-    for text in argv:
-        if text == "--traceback":
-            continue
-        if text.startswith("--"):
-            flag = text
-        elif flag not in ("--model", "--models", "--out") and (
-                text in tasks.TASKS or USERS_OWN.fullmatch(text)):
-            named.append(text)
-        elif flag in ("--model", "--out"):                # these take one value
-            flag = ""
-    return list(dict.fromkeys(named))
+    words = [word for word in argv[argv.index(sub.prog.split()[-1]) + 1:]
+             if word not in ("-h", "--help", "--help-all")]
+    named = sub.parse_known_args(words)[0].tasks
+    return [text for text in dict.fromkeys(named)
+            if text in tasks.TASKS or USERS_OWN.fullmatch(text)]
 
 
 def task_names(args, default=None):
@@ -256,7 +270,7 @@ def make_task(args, default=None):
     named = task_names(args, default)
     if len(named) > 1:
         raise ValueError(f"expected one TASK, got {' '.join(named)}")
-    return experiments.make_task(named[0], task_options_of(args), shared=())
+    return tasks.get(named[0], **task_options_of(args))
 
 
 def given_options(args, *names):

@@ -18,7 +18,17 @@ from ..training import train as training
 from ..trunks import TrunkSpec, config_for
 from . import options as shared
 from .formatting import print_rows, say
-from .options import given_options, make_task, option, path, run_options, takes, task_names, whole
+from .options import (
+    folder,
+    given_options,
+    make_task,
+    option,
+    out_option,
+    path,
+    run_options,
+    takes,
+    whole,
+)
 
 
 def new_folder(task):
@@ -40,37 +50,33 @@ def newest_folder(task):
                                     (p / "config.json").stat().st_mtime))
 
 
-def say_wrong_loss(task, name):
-    """Say on stderr if the gradient of a task's loss is not that of its loss; other faults of the
-    task are errors of the run."""
+def wrong_loss(task):
+    """Return what is wrong with the gradient of a task's loss, or "".  Other faults of the task
+    are errors of the run."""
     rng = np.random.default_rng(0)
     try:
         _, y = task.batch(rng, 2, "train")
         report = gradcheck(lambda logits: task.loss(logits, y), lambda dy, dlogits: dy * dlogits,
                            (rng.standard_normal((2, task.output_tokens, task.output_dim)),),
                            eps=1e-3, tolerance=0.01, elementwise=0, directions=2, far=None)
-        text = "" if report else report.notes[0]
+        return "" if report else report.notes[0]
     except ValueError as e:
-        text = str(e) if str(e).startswith("gradcheck: ") else ""
+        return str(e) if str(e).startswith("gradcheck: ") else ""
     except Exception:
-        return
-    if text:
-        print(f"{name}: the gradient of its loss is wrong: {text} (docs/guide/task.md: check it)",
-              file=sys.stderr)
+        return ""
 
 
 @takes(
     shared.TASKS, shared.MODEL, shared.FREEZE,
     *run_options("steps", "batch_size", "lr"),
     shared.SEED,
-    option("--out", type=path, metavar="FOLDER",
-           help="the run's folder (default: a new runs/TASK)"),
+    out_option("the run's folder", "a new runs/TASK", type=folder, metavar="FOLDER"),
     option("--resume", action="store_true",
            help="continue the run in --out, or the task's newest run"),
     *shared.rare(
         shared.ADAPT, shared.START,
-        *run_options("schedule", "dropout", "clip", "warmup", "eval_every",
-                     clip="1", eval_every="100"),
+        *run_options("schedule", "dropout", "clip", "warmup", "eval_every", "test_examples",
+                     clip="1", eval_every="100", test_examples="256, in the last all"),
         option("--checkpoint-every", type=whole, default=500, metavar="N",
                help="steps between checkpoints (default: 500)"),
         option("--functional", type=path, metavar="FILE",
@@ -83,8 +89,13 @@ def train(args):
     out = args.out = args.out or (newest_folder if args.resume else new_folder)(task.name)
     if args.skip_check and not args.functional:
         raise ValueError("train: --skip-check needs --functional FILE")
-    if ".py:" in task_names(args)[0] and not args.resume:
-        say_wrong_loss(task, task_names(args)[0])
+    name = args.tasks[0]
+    if ".py:" in name and not args.resume and (message := wrong_loss(task)):
+        print(f"{name}: the gradient of its loss is wrong: {message} (docs/guide/task.md: check "
+              "it)", file=sys.stderr)
+    settings = given_options(args, *shared.RUN)
+    if args.test_examples is not None:
+        settings["last_test"] = args.test_examples
     with own.using(args.functional, args.skip_check) if args.functional else nullcontext() as mine:
         if mine and not mine.functions:
             raise ValueError(f"{mine.path}: none of its functions is written, so the run would use "
@@ -93,16 +104,16 @@ def train(args):
             print(f"{mine.path}: {r.name} is wrong. {r.hint}", file=sys.stderr)
         model, history = experiments.run(
             task, args.model, out, freeze=args.freeze, adapt=args.adapt, start=args.start,
-            seed=args.seed, resume=args.resume, source=task_names(args)[0],
+            seed=args.seed, resume=args.resume, source=name,
             checkpoint_every=args.checkpoint_every, config=mine and mine.settings,
-            **given_options(args, *shared.RUN))
+            **settings)
     last = history[-1]
     total, trained = (sum(n) for n in zip(*model.counts(task.tokens).values(), strict=True))
     positions = getattr(config_for(args.model), "n_positions", None)
     if positions and getattr(model.trunk.config, "n_positions", 0) > positions:
         print(f"{args.model} has {positions:,} positions: the other "
               f"{model.trunk.config.n_positions - positions:,} were drawn as for a new trunk")
-    held_out = task.test_set() if hasattr(task, "test_set") else None
+    held_out = None if args.test_examples else tasks.member(task, "test_set")()
     n = f"{len(held_out[0])} examples" if held_out else "fresh draws"
     say(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({n}) after "
           f"{last['step']} steps, {last['seconds']:.0f} s, {trained:,} of {total:,} parameters "

@@ -3,6 +3,7 @@
 import re
 import sys
 import webbrowser
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from .. import examples, gradients, tracing
 from ..experiments import runs as run_folders
 from ..files import outputs
 from ..fpt import FPT
-from ..freeze import FreezeMask
 from ..gpt2 import GPT2, GPT2Config, LanguageModel
 from ..layers import tokens_before
 from ..reports import attention as attention_maps
@@ -23,7 +23,16 @@ from ..viewer import steps as stepping
 from ..viewer import still
 from . import options as shared
 from .formatting import say
-from .options import given_options, make_task, option, path, run_options, takes, whole
+from .options import (
+    given_options,
+    make_task,
+    option,
+    out_option,
+    path,
+    run_options,
+    takes,
+    whole,
+)
 
 
 @takes(
@@ -32,17 +41,26 @@ from .options import given_options, make_task, option, path, run_options, takes,
     option("task", nargs="?", metavar="TASK", choices=playing.TASKS, default=playing.TASKS[0],
            help=f"first task of the page: {', '.join(playing.TASKS)} (default: "
                 f"{playing.TASKS[0]})"),
-    option("--out", type=path, default=Path("playground.html"), metavar="FILE",
-           help="page to write (default: playground.html)"),
+    out_option("page to write", "playground.html", type=path, default=Path("playground.html"),
+               metavar="FILE"),
     shared.OPEN)
 def playground(args):
-    size = playing.save(args.out, args.model, args.task)
-    shown(args, args.out, f"{size / 1e3:,.0f} kB")
+    with showing(args, args.out):
+        playing.save(args.out, args.model, args.task)
 
 
-def shown(args, page, text):
-    """Print what was written, and open the page if --open asks for it."""
-    say(f"{page}: {text}" + ("" if args.open else "; open it in a browser, or with --open"))
+def page_option(default):
+    """Return the option for the page that a command writes."""
+    return out_option("page to write", default, "--html", type=path, metavar="FILE")
+
+
+@contextmanager
+def showing(args, page):
+    """Print what the block has written, and open the page if --open asks for it."""
+    is_replaced = page.exists()
+    yield
+    say(f"{page}: {'replaced, ' * is_replaced}{page.stat().st_size / 1e3:,.0f} kB"
+        + ("" if args.open else "; open it in a browser, or with --open"))
     if args.open and not webbrowser.open(page.resolve().as_uri()):
         print(f"minifpt: no browser was found to open {page}", file=sys.stderr)
 
@@ -62,7 +80,7 @@ def summary(args):
 @takes(
     shared.TASKS_OR_RUNS, shared.MODEL, shared.FREEZE, shared.ADAPT,
     *run_options("batch_size", "lr", "dropout"), shared.SEED,
-    option("--html", type=path, metavar="FILE", help="page to write (default: TASK-step.html)"),
+    page_option("TASK-step.html"),
     option("--still", type=path, metavar="FILE",
            help="draw a picture, .png or .svg, instead of the page (default: none)"),
     option("--differences", type=int, default=60, metavar="N",
@@ -70,11 +88,10 @@ def summary(args):
     shared.OPEN,
     epilog=shared.TRUNKS)
 def steps(args):
-    if args.open and args.still and not args.html:
-        raise ValueError("steps: --open is for a page, and --still alone writes none; add --html")
-    if args.still:
-        if args.html == still.checked(args.still):
-            raise ValueError(f"--html {args.html}: --still draws a picture there")
+    if args.open and args.still and not args.out:
+        raise ValueError("steps: --open is for a page, and --still alone writes none; add --out")
+    if args.still and still.checked(args.still) == args.out:
+        raise ValueError(f"--out {args.out}: --still draws a picture there")
     if args.tasks[1:]:
         raise ValueError(f"steps: expected one TASK or RUN, got {' '.join(args.tasks)}")
     folder = next((Path(name) for name in args.tasks if run_folders.names_folder(name)), None)
@@ -84,7 +101,7 @@ def steps(args):
                 shared.MODEL_NAME, "fpt", None, 0):
             raise ValueError(f"{folder} is a run: it has its own task, model and settings")
         task, run = run_folders.read_run(folder)
-        make = partial(stepping.of_run, run, task, trunk=run.settings["model"],
+        make = partial(stepping.of_run, run, task, trunk=run.settings["built"]["model"],
                        differences=args.differences)
     else:
         task = make_task(args)
@@ -92,7 +109,7 @@ def steps(args):
                        seed=args.seed, differences=args.differences,
                        **given_options(args, "batch_size", "lr", "dropout"))
     name = re.sub(r"[^\w.,-]", "-", task.name).lstrip(".")    # as a file's name
-    out = args.html or (None if args.still else Path(f"{name}-step.html"))
+    out = args.out or (None if args.still else Path(f"{name}-step.html"))
     if out:
         outputs.check(out, stepping.KIND)
     page = make()
@@ -100,19 +117,21 @@ def steps(args):
         page.still(args.still)
         print(f"{args.still}: {args.still.stat().st_size / 1e3:.0f} kB")
     if out:
-        size = page.save(out)
+        with showing(args, out):
+            page.save(out)
         before, after = page.data["losses"]
-        shown(args, out, f"{size / 1e6:.2f} MB, {len(page.data['steps'])} operations, the loss of "
-                         f"the batch {before:.4f} before and {after:.4f} after")
+        say(f"{len(page.data['steps'])} operations, the loss of the batch {before:.4f} before and "
+            f"{after:.4f} after")
 
 
 @takes(
     option("run_folder", type=path, metavar="RUN", help="a run's folder"),
-    option("--html", type=path, metavar="FILE", help="page to write (default: RUN/report.html)"),
+    page_option("RUN/report.html"),
     shared.OPEN)
 def report(args):
-    page = reporting.report(args.run_folder, args.html)
-    shown(args, page, f"{page.stat().st_size / 1e3:,.0f} kB")
+    page = args.out or args.run_folder / "report.html"
+    with showing(args, page):
+        reporting.report(args.run_folder, page)
 
 
 @takes(
@@ -122,17 +141,13 @@ def report(args):
         "same shape, for a single run with pretrained weights)")),
     option("--examples", type=whole, default=64, metavar="N",
            help="test examples to average over (default: 64)"),
-    option("--example", type=whole, metavar="I",
-           help="draw only this example, counted from 0 (default: all)"),
-    option("--map", metavar="LAYER.HEAD",
-           help="map to draw large, counted from 0 (default: most attention where needed)"),
-    option("--out", type=path, help=(
-        "a .png, with a .csv beside it (default: attention.png in the first run's folder)")),
+    out_option("a .png, with a .csv beside it", "attention.png in the first run's folder",
+               type=path),
     epilog=shared.TRUNKS)
 def attention(args):
     out = args.out or args.runs[0] / "attention.png"
     models = args.model if args.model != ["none"] else []
-    table = attention_maps.attention(args.runs, out, models, args.examples, args.example, args.map)
+    table = attention_maps.attention(args.runs, out, models, args.examples)
     say(table)
     if "where needed" in table:
         say("where needed: share of attention on the tokens that the answer needs, mean of all "
@@ -147,27 +162,28 @@ def attention(args):
 @takes(shared.SEED)
 def gradcheck(args):
     rng = np.random.default_rng(args.seed)
-    n, ids = rng.standard_normal, rng.integers(0, 7, (2, 5))
-    reports = {op: examples.check(op, args.seed) for op in tracing.OPERATIONS}
 
-    def off_zero(model):                                  # scales are not 1, biases not 0
+    def check(model, *inputs):
+        """Return the report on a model whose scales are not 1 and biases not 0."""
         for p in model.parameters():
-            p.data += 0.3 * n(p.data.shape)
-        return model
+            p.data += 0.3 * rng.standard_normal(p.data.shape)
+        return gradients.gradcheck(model, *inputs)
+
+    reports = {op: examples.check(op, args.seed) for op in tracing.OPERATIONS}
+    x = rng.standard_normal((2, 5, 8))
     for activation, causal in (("gelu_new", True), ("gelu", False), ("relu", False)):
         config = GPT2Config(2, 2, 8, 6, 7, 0.2, activation_function=activation, causal=causal)
-        trunk = off_zero(GPT2(config, args.seed, np.float64))
         name = f"GPT2, {activation}{', causal' if causal else ''}"
-        reports[name] = gradients.gradcheck(trunk, n((2, 5, 8)))
+        reports[name] = check(GPT2(config, args.seed, np.float64), x)
     config = GPT2Config(2, 2, 8, 6, 7, dropout=0.2)
-    lm = off_zero(LanguageModel(config, args.seed, np.float64))
-    reports["LanguageModel"] = gradients.gradcheck(lm, ids)
-    trunk = off_zero(LSTM(LSTMConfig(2, 4, 6, 0.2, True, True), args.seed, np.float64))
-    reports["LSTM"] = gradients.gradcheck(trunk, n((2, 5, 4)))
+    reports["LanguageModel"] = check(LanguageModel(config, args.seed, np.float64),
+                                     rng.integers(0, 7, (2, 5)))
+    lstm = LSTM(LSTMConfig(2, 4, 6, 0.2, True, True), args.seed, np.float64)
+    reports["LSTM"] = check(lstm, x[..., :4])
     for preset in ("full", "fpt", "output_only"):
-        model = FPT(off_zero(GPT2(config, args.seed, np.float64)), 3, 4, 2, seed=args.seed)
-        model.freeze(FreezeMask.parse(preset))
-        reports[f"FPT, {preset}"] = gradients.gradcheck(model, n((2, 5, 3)))
+        model = FPT(GPT2(config, args.seed, np.float64), 3, 4, 2, seed=args.seed)
+        model.freeze(preset)
+        reports[f"FPT, {preset}"] = check(model, x[..., :3])
     print(f"{'':24}{'largest relative error':>24}  worst at")
     for name, report in reports.items():
         print(f"{name:24}{report.max_relative_error:24.1e}  {report.worst[0]}"

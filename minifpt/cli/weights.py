@@ -2,7 +2,6 @@
 
 import os
 import platform
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,17 @@ from ..files import cache_folder, read_text, tokenizer, weights
 from ..files.huggingface import HUB
 from ..trunks import convert as converting
 from .formatting import print_rows, say
-from .options import MODEL_NAME, SEED, given_options, option, path, run_options, takes, whole
+from .options import (
+    MODEL_NAME,
+    SEED,
+    given_options,
+    option,
+    out_option,
+    path,
+    run_options,
+    takes,
+    whole,
+)
 
 LANGUAGE_MODEL = option("--model", default=MODEL_NAME, metavar="NAME|PATH",
                         help=f"a language model (default: {MODEL_NAME})")
@@ -22,19 +31,14 @@ LANGUAGE_MODEL = option("--model", default=MODEL_NAME, metavar="NAME|PATH",
 
 @takes()
 def info(args):
-    config = np.show_config(mode="dicts")
-    blas, kernels = config["Build Dependencies"]["blas"], machine.blas_kernels()
-    extensions = config["SIMD Extensions"].get("found", ())
-    if warning := slow_kernels(kernels, extensions):
-        print(f"minifpt: {warning}", file=sys.stderr)
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     print_rows({
         "minifpt": f"{__version__} in {Path(__file__).resolve().parents[1]}",
         "Python": f"{platform.python_version()}, {platform.platform()}",
         "NumPy": np.__version__,
-        "BLAS": f"{blas.get('name')} {blas.get('version')}, {kernels}",
+        "BLAS": f"{blas.get('name')} {blas.get('version')}, {machine.blas_kernels()}",
         "cores": "{}, limited by {}".format(*machine.cores_and_why()) + (
             "; to use fewer, set OMP_NUM_THREADS" * (machine.cores() > 1)),
-        "OPENBLAS_CORETYPE": os.environ.get("OPENBLAS_CORETYPE", "not set"),
         "weights": "made by" if weights.available() else "none found",
         **{f"  {name}": weights.origin(name) for name in weights.available()},
         "weight folders": ", ".join(map(str, weights.folders())),
@@ -42,20 +46,9 @@ def info(args):
                 + str(cache_folder() / "data")})
 
 
-def slow_kernels(kernels, extensions):
-    """Return a warning if a processor with AVX-512 runs kernels without it, else ""."""
-    has_avx512 = any(name == "X86_V4" or name.startswith("AVX512") for name in extensions)
-    if not (has_avx512 and "Haswell" in kernels):
-        return ""
-    chosen = os.environ.get("OPENBLAS_CORETYPE")
-    return ("this processor has AVX-512 and OpenBLAS runs its Haswell kernels, which are slower: "
-            + (f"OPENBLAS_CORETYPE is {chosen}, unset it" if chosen else
-               "try OPENBLAS_CORETYPE=SkylakeX"))
-
-
 @takes(
     option("source", choices=pretraining.SOURCES, metavar="SOURCE",
-           help=", ".join(f"{k} ({v})" for k, v in pretraining.SOURCES.items())),
+           help=", ".join(f"{k} ({v.words})" for k, v in pretraining.SOURCES.items())),
     option("--text", nargs="+", metavar="FILE|FOLDER",
            help="for language, masked: text files or folders of *.txt"),
     option("--data", metavar="FOLDER",
@@ -63,8 +56,8 @@ def slow_kernels(kernels, extensions):
     option("--shape", metavar="BxHxC",
            help="blocks x heads x channels, or with bert: and the like (default: 6x4x128)"),
     option("--tokens", type=whole, help="tokens in a passage, at most 256 (default: 256)"),
-    option("--out", type=path, help=(
-        "weight file to write, beside a folder with its run (default: minigpt-SOURCE.npz)")),
+    out_option("weight file to write, beside a folder with its run", "minigpt-SOURCE.npz",
+               type=path),
     *run_options("steps", "batch_size", "lr", default="the source's"),
     SEED,
     option("--resume", action="store_true", help="continue from the last checkpoint"))
@@ -75,7 +68,7 @@ def pretrain(args):
                                 resume=args.resume,
                                 **given_options(args, "steps", "batch_size", "lr"))[-1]
     say(f"{out}: {last['test_loss']:.3f} nats, {100 * last['test_accuracy']:.1f} % accuracy on "
-        f"held-out data, {pretraining.SOURCES[args.source]}")
+        f"held-out data, {pretraining.SOURCES[args.source].words}")
 
 
 @takes(
@@ -84,9 +77,8 @@ def pretrain(args):
                 "a run"),
     option("--dtype", choices=["float16", "float32"],
            help="precision (default: float16 for an .npz file, float32 for a folder)"),
-    option("--out", type=path, help=(
-        "weight file, or for a run or our weights a folder for Transformers (default: in the "
-        "user's cache folder)")),
+    out_option("weight file, or for a run or our weights a folder for Transformers",
+               "in the user's cache folder", type=path),
     option("--dropout", type=float, help="dropout of the model (default: the source's)"),
     option("--revision", metavar="COMMIT",
            help="a commit, tag or branch of the hub id (default: the newest)"))

@@ -21,7 +21,7 @@ import numpy as np
 from .. import fast, layers, tracing
 from .. import functional as F
 from ..examples import examples
-from ..files import one_line, save_text
+from ..files import one_line, read_text, save_text
 from . import NOT_WRITTEN, PASSED, WRONG, lines_of
 from .lesson import lessons_folder
 from .operations import examine, learned
@@ -176,7 +176,7 @@ def load(path):
     that cannot be read, or that raises an error."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path).removeprefix("\ufeff")
         stubs = {name: is_stub(node) for name, node in functions_of(text).items()}
         code = compile(text, str(path), "exec")
     except (ValueError, SyntaxError, RecursionError) as e:

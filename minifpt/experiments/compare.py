@@ -20,16 +20,16 @@ from ..files import outputs, plots
 from ..fpt import FPT
 from ..freeze import FreezeMask
 from ..progress import progress_bar
+from ..tasks import member, task_class
 from ..training import Diverged, first_look
 from ..trunks import TrunkSpec
 from . import tables
-from .job import Job, Validation, make_task, run, task_class
+from .job import Job, Validation, run
 from .workers import ProcessPool, perform
 
 CHOICES = 2                                               # validation seeds by default
 MOST_SEEDS = 1000                                         # of one grid
-__all__ = ["Arm", "Cell", "Column", "Job", "Validation", "compare", "grid", "make_task", "run",
-           "task_class"]
+__all__ = ["Arm", "Column", "Job", "Validation", "compare", "grid", "run"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,6 @@ class Arm:
     rates: tuple = ()
     adapt: str | None = None
     start: str | None = None
-    seeds: int | None = None                              # the first ones of the grid; None: all
 
     def sweep(self, rates):
         """Return the learning rates that the arm tries in a grid of ``rates``; none without."""
@@ -83,7 +82,7 @@ def options_of_seed(name, options, seed):
 
     A task's class may name an option in ``redrawn``, such as the draw of the labels: that option
     is the seed by default."""
-    option = getattr(task_class(name), "redrawn", None)
+    option = member(task_class(name), "redrawn")
     return ({option: seed} if option else {}) | options
 
 
@@ -126,12 +125,9 @@ def labels_of(arms):
     return labels
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Cell:
-    """One task with one arm in a grid, and what its runs gave.
-
-    ``runs`` is a list of histories, one for each of ``seeds``, at the learning rate ``rate``, which
-    ``sweep``, {learning rate: histories of validation runs}, chose."""
+    """One task with one arm in a grid."""
 
     column: Column
     arm: Arm
@@ -139,49 +135,29 @@ class Cell:
     label: str                                            # of the arm
     path: Path                                            # TASK/MODEL, below OUT and OUT/choice
     settings: dict
-    seeds: list
-    chance: float | None
-    sweep: dict = field(default_factory=dict)
-    rate: float | None = None
-    runs: list = field(default_factory=list)
+    rate: float | None = None                             # that of all rates which is the cell's
 
-    def jobs(self, out, seeds, rate=None, **changes):
+    def jobs(self, out, seeds, rate=None, validation=False):
         """Return a :class:`Job` for each seed, with runs below ``out``."""
         folder = out / self.path / ("" if rate is None else tables.rate_text(rate))
         settings = self.settings | ({} if rate is None else {"lr": rate})
         task, options = self.column.task, self.column.options
         return [Job(task, options_of_seed(task, options, seed), self.arm.model, seed,
-                    folder / str(seed), settings | changes) for seed in seeds]
+                    folder / str(seed), settings, validation) for seed in seeds]
 
-    def validation_jobs(self, out, seeds, rate, share):
-        """Return the jobs that try a learning rate, of a ``share`` of the steps."""
-        steps = {"steps": max(1, int(share * self.settings["steps"]))} if share else {}
-        return [replace(job, validation=True)
-                for job in self.jobs(out / "choice", seeds, rate, **steps)]
-
-    def next_rate(self):
-        """Return the next learning rate of ``LADDER`` beyond the best one of the sweep, or ``None``
-        where that is not at the sweep's edge."""
-        best = self.best_rate()
-        if best == max(self.sweep):
-            return min((rate for rate in LADDER if rate > best), default=None)
-        if best == min(self.sweep):
-            return max((rate for rate in LADDER if rate < best), default=None)
-        return None
-
-    def best_rate(self):
-        """Return the best learning rate of the sweep."""
-        if all(map(tables.diverged, self.sweep.values())):
+    def best_rate(self, sweep):
+        """Return the best learning rate of ``sweep``, {learning rate: validation histories}."""
+        if all(map(tables.diverged, sweep.values())):
             raise Diverged(f"compare: {self.label} on {self.title} diverged at every learning rate,"
-                           f" {', '.join(f'{rate:g}' for rate in self.sweep)}: try smaller ones")
-        return max(self.sweep, key=lambda rate: score(self.sweep[rate]))
+                           f" {', '.join(f'{rate:g}' for rate in sweep)}: try smaller ones")
+        return max(sweep, key=lambda rate: score(sweep[rate]))
 
 
-def cells_of(columns, arms, seeds):
-    """Return a list of :class:`Cell`, task by task.
+def cells_of(columns, arms):
+    """Return a list of :class:`Cell`, task by task, and {task's title: chance accuracy}.
 
     Missing data or weights, and a trunk that does not fit, are errors here, before any run."""
-    all_tasks = [make_task(column.task, column.options) for column in columns]
+    all_tasks = [tasks.get(column.task, **column.options) for column in columns]
     titles = [column.title or task.name for column, task in zip(columns, all_tasks, strict=True)]
     folders = [re.sub(r"[^\w,-]", "-", title) for title in titles]
     if len({*folders}) < len(titles):
@@ -194,18 +170,17 @@ def cells_of(columns, arms, seeds):
         for arm, label in zip(arms, labels, strict=True):
             first_look(FPT.for_task(task, arm.model, arm.freeze, adapt=arm.adapt, start=arm.start),
                        task)
-            settings = tasks.defaults_of(task) | column.settings | {"freeze": arm.freeze}
+            settings = tasks.defaults_of(task) | column.settings | {
+                "freeze": arm.freeze, "adapt": arm.adapt, "start": arm.start}
             if "warmup" not in column.settings:           # train shortens it for a short run
                 del settings["warmup"]
-            settings |= {key: value for key in ("adapt", "start") if (value := getattr(arm, key))}
-            cells.append(Cell(column, arm, title, label, Path(folder, arm.folder), settings,
-                              seeds[:arm.seeds], getattr(task, "chance", None)))
-    return cells
+            cells.append(Cell(column, arm, title, label, Path(folder, arm.folder), settings))
+    return cells, {title: member(task, "chance")
+                   for title, task in zip(titles, all_tasks, strict=True)}
 
 
 def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=CHOICES,
-         task_options=None, options=None, jobs=1, executor=None, progress=True, ready=None,
-         share=None):
+         task_options=None, options=None, jobs=1, executor=None, progress=True, ready=None):
     """Run every task with every model and seed and return a ``tables.Grid``.
 
     task_names    names of tasks, or :class:`Column` objects.
@@ -221,8 +196,6 @@ def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=C
                   ``distributed.Client(address).get_executor()``.  Its machines have minifpt and see
                   ``out``, weights and data under the same paths.
     ready         called when everything has been checked, before the first run.
-    share         for long runs: validation runs have this share of the steps, and a sweep grows
-                  until its best rate is not at its edge.
 
     A run's folder is ``OUT/TASK/MODEL/SEED``, with learning rates ``OUT/TASK/MODEL/RATE/SEED``;
     the validation runs are in ``OUT/choice``.  Raises ``Diverged`` when a run of the results
@@ -238,7 +211,7 @@ def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=C
     check_numbers(seeds, validation_seeds, rates, arms)
     columns = columns_of(task_names, task_options or {}, options or {})
     seeds = list(dict.fromkeys(seeds))
-    cells = cells_of(columns, arms, seeds)
+    cells, chances = cells_of(columns, arms)
     tries = [(cell, rate) for cell in cells for rate in cell.arm.sweep(rates)]
     if all_rates:
         cells = [replace(cell, rate=rate, label=f"{cell.label}, lr {rate:g}")
@@ -248,7 +221,7 @@ def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=C
         ready()
     if executor is not None:                              # its processes may work elsewhere
         out = out.absolute()
-    total = len(tries) * len(validation_seeds) + sum(len(cell.seeds) for cell in cells)
+    total = len(tries) * len(validation_seeds) + len(cells) * len(seeds)
     pool = ProcessPool(jobs) if executor is None and jobs > 1 else nullcontext(executor)
     with pool as executor, progress_bar(total=total, unit="run", progress=progress) as bar:
         def histories_of(queues):
@@ -256,33 +229,19 @@ def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=C
             histories = iter(perform(list(chain(*queues)), out, bar, executor))
             return [list(islice(histories, len(queue))) for queue in queues]
 
-        while tries:
-            queues = [cell.validation_jobs(out, validation_seeds, rate, share)
-                      for cell, rate in tries]
-            for (cell, rate), histories in zip(tries, histories_of(queues), strict=True):
-                cell.sweep[rate] = histories
-            tries = [(cell, rate) for cell in cells if share and (rate := cell.next_rate())]
-            bar.total += len(tries) * len(validation_seeds)
-        for cell in cells:
-            cell.rate = cell.best_rate() if cell.sweep else cell.rate
-        queues = [cell.jobs(out, cell.seeds, cell.rate) for cell in cells]
-        for cell, histories in zip(cells, histories_of(queues), strict=True):
-            cell.runs = histories
-    return tables.Grid(by_task(cells, lambda cell: cell.runs),
-                       by_task(cells, lambda cell: cell.sweep) if rates and not all_rates else {},
-                       by_task(cells, lambda cell: cell.rate or cell.settings["lr"]), seeds,
-                       {cell.title: cell.chance for cell in cells})
-
-
-def by_task(cells, value):
-    """Return {task's title: {arm's label: ``value(cell)``}}."""
-    table = {}
-    for cell in cells:
-        table.setdefault(cell.title, {})[cell.label] = value(cell)
-    return table
-
-
-LADDER = [float(f"{digit}e{power}") for power in range(-6, 1) for digit in (1, 3)]
+        sweeps = {cell: {} for cell in cells}
+        queues = [cell.jobs(out / "choice", validation_seeds, rate, validation=True)
+                  for cell, rate in tries]
+        for (cell, rate), histories in zip(tries, histories_of(queues), strict=True):
+            sweeps[cell][rate] = histories
+        best = {cell: cell.best_rate(sweep) if sweep else cell.rate
+                for cell, sweep in sweeps.items()}
+        runs = histories_of([cell.jobs(out, seeds, best[cell]) for cell in cells])
+    results = tables.Grid({}, {}, {}, seeds, chances)
+    for cell, histories in zip(cells, runs, strict=True):
+        results.add(cell.title, cell.label, histories, best[cell] or cell.settings["lr"],
+                    sweeps[cell])
+    return results
 
 
 def score(histories):
@@ -307,15 +266,15 @@ def compare(out, task_names, models, seeds, **options):
                                     tables.still_rising(results)]))
     outputs.write_text(out / "table.md", tables.KIND, text + "\n\n")
     outputs.write_csv(out / "runs.csv", tables.CSV, tables.rows(results))
-    tables.picture(results.results, out / "curves.png", chances=results.chances)
+    tables.picture(results, out / "curves.png")
     if results.sweeps:
-        tables.sweep_picture(results.sweeps, out / "sweep.png", results.chances)
+        tables.sweep_picture(results, out / "sweep.png")
     elif outputs.is_output(out / "sweep.png", tables.KIND):   # of an earlier grid in this folder
         (out / "sweep.png").unlink()
     return text
 
 
-def check_outputs(out, *names, columns=tables.CSV):
+def check_outputs(out, *names):
     """Raise ``ValueError`` for a file of these names that minifpt did not write."""
     for name in names:
-        outputs.check(out / name, columns if name.endswith(".csv") else tables.KIND)
+        outputs.check(out / name, tables.CSV if name.endswith(".csv") else tables.KIND)

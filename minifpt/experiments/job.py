@@ -1,8 +1,6 @@
 """One run of a grid: its task by name, its model by name, training, and what it left."""
 
-import inspect
 import re
-import typing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from ..files import read_json, save_text
 from ..files.runs import COLUMNS, DIVERGED, History, crc
 from ..fpt import FPT
 from ..freeze import FreezeMask
-from ..tasks import task_class
+from ..tasks import member
 from ..training import Diverged, fingerprint, train
 from ..trunks import TrunkSpec
 from ..user_files import USERS_OWN, code_crc
@@ -22,45 +20,11 @@ from ..users import users_code
 VALIDATION_EXAMPLES = 2000                                # used to choose a learning rate
 
 
-def make_task(name, options=None, shared=("data",)):
-    """Return the task of a name; ``FILE.py:NAME`` is a class or function of the user's own.
-
-    options   {option: value}.  A text, as from a command line, is converted to the type of the
-              option's annotation or default.
-    shared    options that are for several tasks: dropped where the task has no such option.
-    """
-    function = task_class(name)
-    try:
-        parameters = inspect.signature(function, eval_str=True).parameters
-    except Exception:                                     # an annotation names what is not there
-        parameters = inspect.signature(function).parameters
-    arguments = {}
-    for option, value in (options or {}).items():
-        if option in parameters:
-            arguments[option] = read_option(f"{name}: {option}", value, parameters[option])
-        elif option not in shared:
-            arguments[option] = value                     # make() refuses it
-    return tasks.make(function, name, arguments)
-
-
-def read_option(label, value, parameter):
-    """Return an option's value; a text is converted to the type of its annotation or default."""
-    kinds = typing.get_args(parameter.annotation) or (parameter.annotation,)    # of bool | None
-    kind = next((k for k in (str, bool, float, int) if k in kinds), type(parameter.default))
-    if not isinstance(value, str) or kind not in (bool, int, float):
-        return value
-    try:
-        return {"true": True, "false": False}[value.lower()] if kind is bool else kind(value)
-    except (ValueError, KeyError):
-        expected = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
-        raise ValueError(f"{label} must be {expected}, got '{value}'") from None
-
-
 def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=None, config=None,
         adapt=None, start=None, **options):
     """Do one run of the paper's protocol: build the FPT for a task, freeze it, train it.
 
-    ``source`` is the name that :func:`make_task` made the task from, by default the task's own.
+    ``source`` is the name by which ``tasks.get`` made the task, by default the task's own.
     ``config.json`` holds it, the model and ``config``, so that the run can be read back.
     ``options`` go to :func:`minifpt.train`.  Returns (model, history).
     """
@@ -87,11 +51,11 @@ class Job:
     settings: dict
     validation: bool = False
 
-    def __call__(self, progress=False, stop=None, tasks=None):
+    def __call__(self, progress=False, stop=None, known_tasks=None):
         """Do the run and return its :class:`minifpt.History`; read it where it has been done.
 
-        stop   as for :func:`minifpt.train`.
-        tasks  a dictionary that keeps the task for the next run of the same grid.
+        stop         as for :func:`minifpt.train`.
+        known_tasks  a dictionary that keeps the task for the next run of the same grid.
 
         A run that diverged is not repeated: its folder has a file ``diverged.txt``.  A validation
         run that diverged counts as the worst of all; another one raises ``Diverged``.
@@ -107,7 +71,7 @@ class Job:
             # NumPy's warnings add nothing to the error of a run that diverges.  Another process
             # may not know the class of an error that the user's code raises.
             with np.errstate(all="ignore"), users_code():
-                task = self.make_task({} if tasks is None else tasks)
+                task = self.make_task({} if known_tasks is None else known_tasks)
                 return run(Validation(task) if self.validation else task, self.model, self.out,
                            seed=self.seed, resume=resume, stop=stop, progress=progress,
                            source=self.task, **self.settings)[1]
@@ -121,17 +85,17 @@ class Job:
             step = int(match[1]) if match else 0
             return History([dict.fromkeys(COLUMNS, np.nan) | {"step": step}])
 
-    def make_task(self, tasks):
-        """Return the task, from ``tasks`` if it is there.
+    def make_task(self, known_tasks):
+        """Return the task, from ``known_tasks`` if it is there.
 
         A task of the user's own may change as it is used, so each run gets a new one."""
         if USERS_OWN.fullmatch(self.task):
-            return make_task(self.task, self.task_options)
+            return tasks.get(self.task, **self.task_options)
         key = self.task, repr(self.task_options)
-        if key not in tasks:
-            tasks.clear()                                 # one at a time: a task may hold much data
-            tasks[key] = make_task(self.task, self.task_options)
-        return tasks[key]
+        if key not in known_tasks:
+            known_tasks.clear()                           # one at a time: a task may hold much data
+            known_tasks[key] = tasks.get(self.task, **self.task_options)
+        return known_tasks[key]
 
     def is_finished(self):
         """Return whether the run has ended, by a quick look at its folder."""
@@ -150,8 +114,8 @@ class Validation:
 
     def __init__(self, task):
         self.task, self.validation_set = task, None
-        self.options = getattr(task, "options", {}) | {"validation": VALIDATION_EXAMPLES}
-        self.split = "validation" if "validation" in getattr(task, "splits", ()) else "train"
+        self.options = member(task, "options") | {"validation": VALIDATION_EXAMPLES}
+        self.split = "validation" if "validation" in member(task, "splits") else "train"
 
     def __getattr__(self, name):
         if name == "task":                                # a copy asks before it has one

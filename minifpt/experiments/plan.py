@@ -11,7 +11,8 @@ from ..checks import whole
 from ..fpt import FPT
 from ..machine import kept_memory, single_threaded_blas
 from ..optim import Adam
-from ..training import evaluate, test_batch
+from ..tasks import member
+from ..training import evaluate, examples_at_once
 from ..training import step as training_step
 
 PROCESS = 45e6                                            # bytes of Python, NumPy, BLAS's buffers
@@ -46,7 +47,7 @@ def plan(task, spec, mask, batch_size, dropout=0.0, adapt=None):
     if not trained:
         raise ValueError("plan: every parameter is frozen, there is nothing to train")
     rng, optimizer = np.random.default_rng(0), Adam(trained)
-    test_x, test_y = examples(task, rng, test_batch(task.tokens))
+    test_x, test_y = examples(task, rng, examples_at_once(task.tokens))
 
     def step():
         x, y = examples(task, rng, batch_size)
@@ -75,9 +76,9 @@ def seconds_of(work):
 
 def examples(task, rng, n):
     """Return n examples of a task; random numbers where it would need files of data."""
-    if "data" not in getattr(task, "options", {}) or not hasattr(task, "classes"):
+    if "data" not in member(task, "options") or member(task, "classes") is None:
         return task.batch(rng, n, "train")
-    if getattr(task, "ids", False):
+    if member(task, "ids"):
         x = rng.integers(0, task.input_dim, (n, task.tokens))
     else:
         x = rng.random((n, task.tokens, task.input_dim), dtype=np.float32)
@@ -89,7 +90,7 @@ def last_test(task, default):
     """Return how many examples a run's last test takes: the whole test set, or ``default`` where
     each test draws fresh ones; ``None`` where the data are not here."""
     try:
-        test_set = task.test_set() if hasattr(task, "test_set") else None
+        test_set = member(task, "test_set")()
     except (OSError, ValueError):
         return None
     return default if test_set is None else len(test_set[0])

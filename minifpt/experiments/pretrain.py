@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from .. import tasks
 from ..checks import one_of, whole
@@ -14,19 +15,28 @@ from ..trunks import kinds
 from ..trunks.names import shape_of
 
 SHAPE = SHAPES["minigpt"]                                 # by default
-SOURCES = {"language": "the next byte of a text", "masked": "masked bytes of a text",
-           "bits": "bit memory", "images": "handwritten digits, MNIST",
-           "vision": "handwritten digits, every token seeing all"}
-TASKS = {"language": tasks.Text, "masked": tasks.Masked, "bits": tasks.BitMemory,
-         "images": tasks.MNIST, "vision": tasks.MNIST}
-ON_TEXT, ON_MNIST = ("language", "masked"), ("images", "vision")
-AS_FPT = "bits", *ON_MNIST
-FROM_BOTH_SIDES = "masked", "vision"                      # no causal mask
+ON_TEXT = {"steps": 4500, "batch_size": 16, "lr": 3e-3}
+ON_MNIST = {"steps": 8000, "batch_size": 32, "lr": 1e-3}
+
+
+class Source(NamedTuple):
+    """What a trunk is pretrained on: in words, its task, its settings, what the task reads."""
+
+    words: str
+    task: type
+    settings: dict
+    reads: str = ""                                       # "files", text, or "data"
+    causal: bool = True
+
+
+SOURCES = {
+    "language": Source("the next byte of a text", tasks.Text, ON_TEXT, "files"),
+    "masked": Source("masked bytes of a text", tasks.Masked, ON_TEXT, "files", causal=False),
+    "bits": Source("bit memory", tasks.BitMemory, ON_TEXT | {"steps": 2000, "lr": 1e-3}),
+    "images": Source("handwritten digits, MNIST", tasks.MNIST, ON_MNIST, "data"),
+    "vision": Source("handwritten digits, every token seeing all", tasks.MNIST, ON_MNIST, "data",
+                     causal=False)}
 SEED_OFFSET = 1 << 40                                     # further than the seeds of later runs
-DEFAULTS = {
-    **dict.fromkeys(ON_TEXT, {"steps": 4500, "batch_size": 16, "lr": 3e-3}),
-    "bits": {"steps": 2000, "batch_size": 16, "lr": 1e-3},
-    **dict.fromkeys(ON_MNIST, {"steps": 8000, "batch_size": 32, "lr": 1e-3})}
 
 
 def weight_file(out):
@@ -52,26 +62,28 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
              ``t5:`` and their like it is an encoder, for sources that are seen from both sides.
     tokens   tokens in a passage, by default the trunk's positions, 256; positions beyond them are
              not trained.  Not for ``bits``, ``images`` and ``vision``.
-    options  ``steps``, ``batch_size`` and ``lr``, by default the source's ``DEFAULTS``.
+    options  ``steps``, ``batch_size`` and ``lr``, by default the source's.
 
     AdamW with 200 steps of warm-up and cosine decay to a tenth, weight decay 0.1, no dropout.
     Returns the run's history; ``OUT.csv`` is a copy of it.
     """
     one_of("pretrain", "the source", source, SOURCES)
-    if (source in ON_TEXT) != bool(text):
-        raise ValueError(f"pretrain: {source} {'takes no' if text else 'needs'} text: each of "
-                         f"{', '.join(ON_TEXT)} needs text, files or folders of *.txt, and no "
-                         "other source takes it")
-    if data is not None and source not in ON_MNIST:
-        raise ValueError(f"pretrain: data is for {' and '.join(ON_MNIST)}")
-    if tokens is not None and source in AS_FPT:
-        raise ValueError(f"pretrain: tokens is not for {', '.join(AS_FPT)}")
+    _, make_task, settings, reads, causal = SOURCES[source]
+    on_text = reads == "files"
+    if on_text != bool(text):
+        raise ValueError(f"pretrain: {source} {'takes no' if text else 'needs'} text: language and "
+                         "masked need text, files or folders of *.txt, and no other source takes "
+                         "it")
+    if data is not None and reads != "data":
+        raise ValueError(f"pretrain: data is for images and vision, not for {source}")
+    if tokens is not None and not on_text:
+        raise ValueError(f"pretrain: tokens is for language and masked, not for {source}")
     size = SHAPE | ({} if shape is None else shape_of(shape, "pretrain"))
-    kind, causal = kinds.config_class(size.get("model_type")), source not in FROM_BOTH_SIDES
+    kind = kinds.config_class(size.get("model_type"))
     if kind is not GPT2Config and kind.causal != causal:
         raise ValueError(f"pretrain: {source} needs a trunk with{'' if causal else 'out'} a causal "
                          f"mask, and {shape} has {'none' if causal else 'one'}")
-    out, options = weight_file(out), DEFAULTS[source] | options
+    out, options = weight_file(out), settings | options
     table = out.with_suffix(".csv")
     for path in filter(Path.exists, (out, table)):
         if not (resume and (path == table or str(weights.read(path)[0].get("command")).startswith(
@@ -88,13 +100,11 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
     trunk = trunk_type(kind(**size, dropout=0.0, causal=causal), seed=seed)
     length = size["n_positions"] if tokens is None else whole("pretrain", "tokens", tokens, 2,
                                                               size["n_positions"])
-    task_options = {} if source in AS_FPT else {"tokens": length}
-    if source in ON_TEXT:
-        task_options["files"] = text
-    if source in ON_MNIST:
-        task_options["data"] = data
-    task = TASKS[source](**task_options)
-    if source in AS_FPT:
+    task_options = {"tokens": length} if on_text else {}
+    if reads:
+        task_options[reads] = text or data
+    task = make_task(**task_options)
+    if not on_text:
         # A later FPT with this seed must begin with other layers than those the trunk has seen.
         model, saved = FPT(trunk, task.input_dim, task.output_dim, task.output_tokens,
                            seed=seed + SEED_OFFSET), trunk

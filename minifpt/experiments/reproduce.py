@@ -31,10 +31,6 @@ MNIST, LISTOPS, CIFAR = (Column(task, {}, {"steps": 500}) for task in (
     "mnist", "listops", "cifar10"))
 LANGUAGE, BITS, IMAGES = (Arm(f"minigpt-{name}") for name in ("language", "bits", "images"))
 STATISTICS = Arm("statistics:minigpt-language")
-# Half of novels' weights each, the other half drawn anew.
-HALVES = tuple(Arm(f"{rest}+attn,mlp={frozen}", label=f"novels, {half} part alone")
-               for rest, frozen, half in ((STATISTICS.model, LANGUAGE.model, "frozen"),
-                                          (LANGUAGE.model, STATISTICS.model, "trained")))
 # Random weights: as the paper's code draws them; the same, with the matrices that write into the
 # residual divided as OpenAI does; with a standard deviation of 0.02, small for 128 channels.
 AS_PAPER, SCALED, RANDOM = Arm("random@paper"), Arm("random@0.55"), Arm("random")
@@ -59,20 +55,30 @@ PAPER_TRUNKS = {"minigpt-language": "gpt2", "random@paper": "random:gpt2@paper",
 
 @dataclass(frozen=True)
 class Table:
-    """One table: its first sentence, its tasks, its arms, the paper's numbers."""
+    """One table: its first sentence, its tasks, its arms, the paper's numbers, learning rates."""
 
     shows: str
     columns: tuple
     arms: tuple
     paper: dict = field(default_factory=dict)             # {(arm's label, task): text}
     rates: tuple = RATES
-    share: float | None = None                            # see compare.grid
     cell: Callable = tables.final
-    picture: Callable = tables.picture
 
     def text(self, grid):
         """Return the table as Markdown."""
         return tables.table(grid, self.cell, self.paper)
+
+    def picture(self, grid, path):
+        """Draw the table's picture."""
+        tables.picture(grid, path)
+
+    def grid(self, out, seeds, **options):
+        """Do the table's runs and return their ``tables.Grid``."""
+        return compare.grid(out, self.columns, self.arms, range(seeds), rates=self.rates, **options)
+
+    def number_of_runs(self, arm, seeds):
+        """Return how many runs an arm has on a task, with those of its sweep."""
+        return seeds + compare.CHOICES * len(arm.sweep(self.rates))
 
     def at_paper_scale(self):
         """Return this table on GPT-2, with the paper's sizes and settings.
@@ -100,7 +106,7 @@ def levels(grid, task):
     They are ``LEVELS`` of the way from chance to the final mean of the task's best arm."""
     best = max(np.mean([h[-1]["test_accuracy"] for h in runs])
                for runs in grid.results[task].values())
-    floor = tasks.chance_of(task) or 0.0                  # 0 where it is not known
+    floor = grid.chance(task) or 0.0                      # 0 where it is not known
     return [floor + level * (best - floor) for level in LEVELS]
 
 
@@ -118,15 +124,10 @@ def steps_to(grid, task, model):
 
 def median_step(runs, level):
     """Return the median over runs of the first step at an accuracy, or "never", as text."""
-    first = [tables.first_step(h, level) for h in runs]
-    median = np.median([np.inf if step is None else step for step in first])
+    first = [next((row["step"] for row in history if row["test_accuracy"] >= level), np.inf)
+             for history in runs]
+    median = np.median(first)
     return f"{median:g}" if median < np.inf else "never"
-
-
-def final_and_steps(grid, task, model):
-    """Return a cell: the final accuracy, and the median of the steps until 95 %."""
-    return (f"{tables.final(grid, task, model)}; 95 %: "
-            f"{median_step(grid.results[task][model], 0.95)}")
 
 
 # ---------------------------------------------------------------------------------------- tables
@@ -143,24 +144,11 @@ def numbers(arm, *values, tasks=("bit-xor", "bit-memory", "mnist")):
 
 
 WHOLE = trained("full", "random (paper), all trained", "random@paper", SMALLER)
-READ_WHOLE = trained("full", "language, all trained", rates=SMALLER)
 LSTM, LSTM_PLUS = Arm("lstm:3x128"), Arm("lstm:3x128,residual,positions")
 LSTM_WHOLE = Arm("lstm:3x128", "full", "LSTM, all trained", SMALLER)
 PLUS_MLP, PLUS_ATTENTION, PLUS_BOTH = (
     trained(mask, f"language, + {label}", rates=SMALLER) for mask, label in (
         ("attn", "feed-forward"), ("mlp", "attention"), ("full", "both")))
-
-
-def long(task, options, steps=None):
-    """Return the column of a task in long runs, by default with its own number of steps."""
-    steps = steps or tasks.defaults_of(tasks.task_class(task))["steps"]
-    return Column(task, options, {"steps": steps, "eval_every": steps // 10,
-                                  "test_examples": 2000}, f"{task}-long")
-
-
-def arm_of(arm, seeds=3):
-    """Return an arm of long runs, with its number of seeds and its further learning rates."""
-    return replace(arm, rates=(1e-2, 3e-2) if arm.freeze == "fpt" else (1e-4, 3e-4), seeds=seeds)
 
 
 WHERE_FROM = Table(
@@ -206,48 +194,6 @@ TABLES = {
         numbers("language", 100, 100, 98.0) | numbers("language, + feed-forward", 100, 100, 98.3)
         | numbers("language, + attention", 100, 100, "89.0, diverged")
         | numbers("language, + both", 100, 100, "93.1, diverged")),
-    "cliff": Table(
-        "The angle between queries and keys of a frozen random block: with the input layer as "
-        "drawn, and started in the directions in which the heads look for likeness (aligned) or "
-        "away from it (opposed).", (MEMORY, XOR),
-        tuple(Arm(f"random:1x4x128@1.41,qk={angle}",
-                  label=f"{angle} degrees" + (f", {start}" if start else ""), start=start)
-              for start, step in ((None, 15), ("aligned", 30), ("opposed", 30))
-              for angle in range(0, 181, step)),
-        rates=(), cell=final_and_steps, picture=tables.angle_picture),
-    "mnist-long": Table(
-        "MNIST in long runs (tables 1, 2, 3, 4 and 8).",
-        (long("mnist", {}),),
-        (*(arm_of(arm, 5) for arm in (LANGUAGE, AS_PAPER, WHOLE, READ_WHOLE)),
-         *map(arm_of, (IMAGES, BITS, STATISTICS, LSTM, LSTM_WHOLE, PLUS_MLP, PLUS_ATTENTION,
-                       Arm("random:4x8x256@paper", label="random (paper), 4 blocks of 256")))),
-        rates=(1e-3, 3e-3), share=0.25),
-    "cifar10-long": Table(
-        "CIFAR-10 in long runs (tables 1, 2, 3, 6 and 8).",
-        (long("cifar10", {}),),
-        (arm_of(LANGUAGE), arm_of(AS_PAPER), *(arm_of(arm, 2) for arm in (
-            replace(WHOLE, model="random:3x4x128@paper"), PLUS_MLP, PLUS_ATTENTION, READ_WHOLE,
-            IMAGES, BITS, STATISTICS, LSTM, LSTM_WHOLE, *(
-                Arm(f"random:{n}x4x128@paper", label=f"random (paper), {n} blocks")
-                for n in (2, 12))))),
-        rates=(1e-3, 3e-3), share=0.25),
-    "listops-long": Table(
-        "ListOps in long runs, and with 512 tokens as in the paper (tables 1, 2, 3, 4 and 8).",
-        (long("listops", {}),
-         Column("listops", AS_THE_PAPER, {"steps": 2_400, "eval_every": 240, "batch_size": 4,
-                                          "test_examples": 1000}, "listops-512")),
-        (*map(arm_of, (LANGUAGE, AS_PAPER, STATISTICS, *HALVES)), *(arm_of(arm, 2) for arm in (
-            WHOLE, PLUS_MLP, PLUS_ATTENTION, READ_WHOLE, BITS, IMAGES, LSTM, LSTM_WHOLE))),
-        rates=(1e-3, 3e-3), share=0.25),
-    "memory-long": Table(
-        "Bit memory in long runs, for a trunk pretrained on images (table 2).",
-        (long("bit-memory", {}, 10_000),), (replace(IMAGES, rates=(0.1, 0.3), seeds=3),),
-        rates=(1e-2, 3e-2), share=0.25),
-    "gray-long": Table(
-        "CIFAR-10 in grey, with a pixel in each token, in long runs (tables 1 and 2).",
-        (long("cifar10-gray", {}, 10_000),),
-        tuple(arm_of(arm, 1) for arm in (LANGUAGE, AS_PAPER, WHOLE, LSTM_WHOLE)),
-        rates=(1e-3, 3e-3), share=0.25),
 }
 
 
@@ -271,16 +217,14 @@ def reproduce(name, out, *, scale="mini", only=None, seeds=5, jobs=1, rates=None
     out, name = Path(out), stem(name, scale)
     compare.check_outputs(out, f"{name}.md", f"{name}.csv", f"{name}.png",
                           *([f"{name}-rates.png"] if table.rates else []))
-    grid = compare.grid(out / name if table.share else out, table.columns, table.arms,
-                        range(seeds), rates=table.rates, jobs=jobs, share=table.share,
-                        ready=(lambda: say(cost(table, seeds))) if scale == "paper" else None,
-                        **options)
+    grid = table.grid(out, seeds, jobs=jobs, **options,
+                      ready=(lambda: say(cost(table, seeds))) if scale == "paper" else None)
     text = table.text(grid)
     outputs.write_text(out / f"{name}.md", tables.KIND, f"{table.shows}\n\n{text}\n\n")
     outputs.write_csv(out / f"{name}.csv", tables.CSV, tables.rows(grid))
-    table.picture(grid.results, out / f"{name}.png")
+    table.picture(grid, out / f"{name}.png")
     if grid.sweeps:
-        tables.sweep_picture(grid.sweeps, out / f"{name}-rates.png")
+        tables.sweep_picture(grid, out / f"{name}-rates.png")
     return text
 
 
@@ -310,14 +254,13 @@ def cost(table, seeds):
     """Return time and memory of a table's runs on this machine, a line for each task and arm."""
     lines, total, seeds = [], 0.0, whole("reproduce", "seeds", seeds)
     for column in table.columns:
-        task = compare.make_task(column.task, column.options)
+        task = tasks.get(column.task, **column.options)
         settings = tasks.defaults_of(task) | column.settings
         for arm in table.arms:
             prediction = plan(task, TrunkSpec.parse(arm.model), FreezeMask.parse(arm.freeze),
                               settings["batch_size"], settings["dropout"], arm.adapt)
             each = prediction.step * settings["steps"]
-            choices = compare.CHOICES * len(arm.sweep(table.rates)) * (table.share or 1)
-            runs = min(seeds, arm.seeds or seeds) + choices
+            runs = table.number_of_runs(arm, seeds)
             total += runs * each
             lines.append(f"{task.name}, {arm.full_label()}: {runs:g} runs of "
                          f"{settings['steps']:,} steps, {duration(each)} each, "

@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from .. import tasks
 from ..checks import brief
 from ..files import read_json
-from ..files.runs import History, Run, check_fingerprint, crc, with_fingerprint
+from ..files.runs import History, Run, check_fingerprint, crc
 from ..fpt import FPT
 from ..optim import Adam
 from ..training import fingerprint
 from ..user_files import code_crc
-from .job import Validation, make_task
+from .job import Validation
 
-# Keys of every run's config.json, and further keys of runs of ``train`` and ``compare``.
+# Keys of every run's config.json.
 SETTINGS = {"task": str, "options": dict, "steps": int, "batch_size": int, "lr": float,
             "seed": int, "schedule": str, "clip": float, "eval_every": int, "test_examples": int,
-            "warmup": int, "weight_decay": float, "fingerprint": dict}
-BUILT = {"model": str, "freeze": str, "dropout": (int, float)}
+            "warmup": int, "weight_decay": float, "built": dict, "fingerprint": dict}
 
 
 def names_folder(word):
@@ -41,24 +41,7 @@ def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
     run, and for a trunk or a file of your own that has changed.
     """
     settings = read_settings(folder)
-    built = settings.get("built")
-    if not (isinstance(built, dict) and {"input_dim", "output_dim", "output_tokens", "seed"} <= {
-            *built}):
-        raise ValueError(f"{folder}: its model is not an FPT: build it, and take its parameters "
-                         "from checkpoint.npz, by name")
-    if trunk is None and "model" not in built:
-        raise ValueError(f"{folder}: its trunk was built in code: pass it, too, "
-                         "minifpt.load(folder, trunk)")
-    if trunk is None and ".py:" in built["model"]:
-        check_code(folder, settings, built["model"])
-    if callable(trunk):
-        trunk = trunk()
-    model = _restored(folder, "its model", lambda: FPT.for_task(
-        SimpleNamespace(**built), built["model"] if trunk is None else trunk,
-        built.get("freeze", "full"), built["seed"], built.get("dropout", 0.0),
-        built.get("adapt"), built.get("start")))
-    if "n_positions" in built:                            # frozen after they had been added
-        model.trunk.add_positions(built["n_positions"], built["seed"])
+    model = at_start(folder, settings, trunk)
     check_fingerprint(folder, settings["fingerprint"], fingerprint(model=model))
     read_checkpoint(folder, model, settings)
     model.run = settings
@@ -66,16 +49,16 @@ def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
 
 
 def read_run(folder):
-    """Return ``(task, Run)`` of a run, as its last checkpoint has it.
+    """Return ``(task, Run)`` of a run whose trunk has a name, as its last checkpoint has it.
 
-    Raises ``FileNotFoundError`` or ``ValueError`` of one line where the folder holds no run of
-    ``train`` or ``compare``, where it is damaged or was changed, and where its weights or a file of
-    the user's own are missing or have changed.
+    Raises ``FileNotFoundError`` or ``ValueError`` of one line where the folder holds no such run,
+    where it is damaged or was changed, and where its weights or a file of the user's own are
+    missing or have changed.
     """
-    folder = Path(folder)
-    settings = read_settings(folder, BUILT)
+    settings = read_settings(folder)
     task = make_again(folder, settings)
-    run = read_checkpoint(folder, at_start(folder, settings, task), settings)
+    check_code(folder, settings)
+    run = read_checkpoint(folder, at_start(folder, settings), settings)
     # Last: damaged settings fail before.
     parts = _restored(folder, "its data", lambda: fingerprint(task))
     check_fingerprint(folder, settings["fingerprint"], parts)
@@ -94,7 +77,7 @@ def read_checkpoint(folder, model, settings):
     return run
 
 
-def read_settings(folder, more=()):
+def read_settings(folder):
     """Return a run's ``config.json``, checked to have the keys of this version."""
     if not isinstance(folder, (str, os.PathLike)):
         raise ValueError(f"load: the folder is {brief(folder)}, expected a path")
@@ -103,17 +86,14 @@ def read_settings(folder, more=()):
         raise FileNotFoundError(f"{folder}: " + (
             "it holds no run (no config.json)" if path.parent.is_dir() else
             "there is no such folder"))
-    settings = with_fingerprint(read_json(path))
-    for key, kind in {**SETTINGS, **dict(more)}.items():
+    settings = read_json(path)
+    if "pretraining" in settings:
+        raise ValueError(f"{folder}: a run of minifpt pretrain; its weights are {folder}.npz")
+    for key, kind in SETTINGS.items():
         if not isinstance(settings.get(key), kind):
-            if "pretraining" in settings:
-                raise ValueError(f"{folder}: a run of minifpt pretrain; its weights are "
-                                 f"{folder}.npz")
             has = "has no" if key not in settings else f"has {brief(settings[key])} for"
-            raise ValueError(f"{path}: {has} '{key}': " + (
-                "made in Python by minifpt.train, not by the command; minifpt.load reads its model"
-                if key == "model" else
-                "it is damaged, of another version, or not of minifpt"))
+            raise ValueError(f"{path}: {has} '{key}': it is damaged, not of minifpt, or of an "
+                             "older version, which can read it")
     return settings
 
 
@@ -139,33 +119,47 @@ def read_history(folder):
 
 
 def make_again(folder, settings):
-    """Return the task of a run; raise ``ValueError`` where a user's own file has changed."""
+    """Return the task of a run."""
     options = dict(settings["options"])
     is_validation = options.pop("validation", False)
     name = str(settings.get("source") or settings["task"])
-    task = _restored(folder, "its task", lambda: make_task(name, options))
+    task = _restored(folder, "its task", lambda: tasks.get(name, **options))
     if task.name != settings["task"]:
         raise ValueError(f"{folder}: its task was {brief(settings['task'])}, {name} now makes "
                          f"'{task.name}'")
-    check_code(folder, settings, settings["model"])
     return Validation(task) if is_validation else task
 
 
-def check_code(folder, settings, model):
+def at_start(folder, settings, trunk=None):
+    """Return a run's model as it was before the first step: same trunk, same seed, same mask.
+
+    trunk   the trunk as it was, or a function that returns it, where it has no name."""
+    built = settings["built"]
+    if not {"input_dim", "output_dim", "output_tokens", "seed"} <= {*built}:
+        raise ValueError(f"{folder}: its model is not an FPT: build it, and take its parameters "
+                         "from checkpoint.npz, by name")
+    if trunk is None and "model" not in built:
+        raise ValueError(f"{folder}: its trunk was built in code: pass it, too, "
+                         "minifpt.load(folder, trunk)")
+    if trunk is None and ".py:" in built["model"]:
+        check_code(folder, settings)
+    model = _restored(folder, "its model", lambda: FPT.for_task(
+        SimpleNamespace(**built), built["model"] if trunk is None else
+        trunk() if callable(trunk) else trunk, built.get("freeze", "full"), built["seed"],
+        built.get("dropout", 0.0), built.get("adapt"), built.get("start")))
+    if "n_positions" in built:                            # frozen after they had been added
+        model.trunk.add_positions(built["n_positions"], built["seed"])
+    if trunk is None:
+        weights = crc(p.data for _, p in model.trunk.named_parameters())
+        check_fingerprint(folder, settings["fingerprint"], {"weights": weights})
+    return model
+
+
+def check_code(folder, settings):
     """Raise ``ValueError`` where a user's own file, of a task or a trunk, has changed."""
-    source = str(settings.get("source") or settings["task"])
-    code = _restored(folder, "its model", lambda: code_crc(source, model))
+    source, model = settings.get("source") or settings["task"], settings["built"].get("model", "")
+    code = _restored(folder, "its code", lambda: code_crc(str(source), model))
     check_fingerprint(folder, settings["fingerprint"], {"code": code})
-
-
-def at_start(folder, settings, task):
-    """Return a run's model as it was before the first step: same trunk, same seed, same mask."""
-    fpt = _restored(folder, "its model", lambda: FPT.for_task(
-        task, *(settings[key] for key in ("model", "freeze", "seed", "dropout")),
-        settings.get("adapt"), settings.get("start")))
-    weights = crc(p.data for _, p in fpt.trunk.named_parameters())
-    check_fingerprint(folder, settings["fingerprint"], {"weights": weights})
-    return fpt
 
 
 def _restored(folder, part, make):

@@ -28,6 +28,17 @@ class Grid:
     seeds: list
     chances: dict = field(default_factory=dict)
 
+    def add(self, task, model, histories, rate, sweep=None):
+        """Add the results of a trunk on a task, and the sweep that chose its learning rate."""
+        self.results.setdefault(task, {})[model] = histories
+        self.rates.setdefault(task, {})[model] = rate
+        if sweep:
+            self.sweeps.setdefault(task, {})[model] = sweep
+
+    def chance(self, task):
+        """Return the chance accuracy of a task, by default that of its default options."""
+        return self.chances.get(task, tasks.chance_of(task))
+
 
 def diverged(histories):
     """Return whether one of these validation runs diverged."""
@@ -127,11 +138,6 @@ def rate_text(rate):
     return f"{rate:g}" if float(f"{rate:g}") == rate else repr(float(rate))
 
 
-def first_step(history, accuracy):
-    """Return the first step whose test accuracy is at least ``accuracy``, or ``None``."""
-    return next((row["step"] for row in history if row["test_accuracy"] >= accuracy), None)
-
-
 def chosen_rate(grid, task, model):
     """Return ", lr 0.01" for the chosen learning rate, or "" without a learning-rate sweep.
 
@@ -167,13 +173,13 @@ def rows(grid):
         for task, trunk, rate, choice, seed, history in ends])
 
 
-def sweep_picture(sweeps, path, chances=None):
+def sweep_picture(grid, path):
     """Draw validation accuracy against the learning rate.
 
     Each task has an axis, each trunk a line.  A cross at the lower edge marks a rate at which a run
-    diverged.  ``chances`` is {task: accuracy}, by default that of the tasks' default options."""
-    fig, axes = plots.figure(len(sweeps), width=3.3)
-    for ax, (task, models) in zip(axes, sweeps.items(), strict=True):
+    diverged."""
+    fig, axes = plots.figure(len(grid.sweeps), width=3.3)
+    for ax, (task, models) in zip(axes, grid.sweeps.items(), strict=True):
         colors, dashes = plots.colors_of(models), plots.dashes_of(models)
         for i, (model, by_rate) in enumerate(models.items()):
             bad = [rate for rate, histories in by_rate.items() if diverged(histories)]
@@ -184,66 +190,28 @@ def sweep_picture(sweeps, path, chances=None):
             ax.plot(bad, [0.03 + 0.05 * i] * len(bad), "x", color=line.get_color(),
                     label=f"{model}: diverged" if bad else None,
                     transform=ax.get_xaxis_transform())
-        plots.mark_level(ax, (chances or {}).get(task, tasks.chance_of(task)), "chance")
+        plots.mark_level(ax, grid.chance(task), "chance")
         ax.set(title=tasks.label_of(task), xlabel="learning rate",
                ylabel="validation accuracy (%)", xscale="log")
     plots.legend(fig, axes)
     plots.save(fig, path, KIND)
 
 
-def grid_of_axes(n):
-    """Return a figure and its ``n`` axes, at most two in a row."""
-    columns = min(2, n)
-    fig, axes = plots.figure(columns, -(-n // columns), width=5.2)
-    for ax in axes[n:]:
-        ax.remove()
-    return fig, axes[:n]
-
-
-def picture(results, path, chances=None):
+def picture(grid, path):
     """Draw test accuracy against steps.
 
-    Each task has an axis, each trunk a line with its range shaded.  ``chances`` is
-    {task: accuracy}, by default that of the tasks' default options."""
-    fig, axes = grid_of_axes(len(results))
+    Each task has an axis, at most two in a row, and each trunk a line with its range shaded."""
+    results, columns = grid.results, min(2, len(grid.results))
+    fig, axes = plots.figure(columns, -(-len(results) // columns), width=5.2)
+    for ax in axes[len(results):]:
+        ax.remove()
+    axes = axes[:len(results)]
     labels = dict.fromkeys(model for models in results.values() for model in models)
     colors, dashes = plots.colors_of(labels), plots.dashes_of(labels)
-    is_long = max(map(len, labels)) > 30
     for ax, (task, models) in zip(axes, results.items(), strict=True):
-        ends = {}
         for model, runs in models.items():
             plots.band(ax, runs, "test_accuracy", colors[model], model, style=dashes[model])
-            ends[model] = float(ax.lines[-1].get_ydata()[-1])
-        plots.mark_level(ax, (chances or {}).get(task, tasks.chance_of(task)), "chance")
-        title = tasks.label_of(task)
-        if not is_long:                                   # there is room beside the lines
-            title += f": {plots.finding(ends)}"
-            plots.label_lines(ax, {model: (end, colors[model]) for model, end in ends.items()})
-        ax.set_title(title, fontsize=10.5, loc="left", pad=10)
-        ax.set(xlabel="step", ylabel="test accuracy (%)")
-    if is_long:
-        plots.legend(fig, axes, inside=0)
-    plots.save(fig, path, KIND)
-
-
-def angle_picture(results, path):
-    """Draw final test accuracy against the angle between queries and keys, an axis for each task
-    and a line for each start of the input layer, over the range of its seeds.  The arms' labels are
-    as "90 degrees" and "90 degrees, aligned"."""
-    fig, axes = grid_of_axes(len(results))
-    for ax, (task, arms) in zip(axes, results.items(), strict=True):
-        lines = {}
-        for label, runs in arms.items():
-            angle, _, start = label.partition(" degrees")
-            ends = [100 * h[-1]["test_accuracy"] for h in runs]
-            lines.setdefault(start.lstrip(", ") or "as drawn", []).append(
-                (int(angle), np.mean(ends), min(ends), max(ends)))
-        for (start, points), color in zip(lines.items(), plots.OTHERS, strict=False):
-            angles, means, low, high = zip(*points, strict=True)
-            ax.plot(angles, means, "o-", color=color, label=start)
-            ax.fill_between(angles, low, high, color=color, alpha=0.2, linewidth=0)
-        plots.mark_level(ax, tasks.chance_of(task), "chance")
-        ax.set(title=tasks.label_of(task), xlabel="angle between queries and keys (degrees)",
-               ylabel="test accuracy (%)", xticks=range(0, 181, 30))
-    plots.legend(fig, axes)
+        plots.mark_level(ax, grid.chance(task), "chance")
+        ax.set(title=tasks.label_of(task), xlabel="step", ylabel="test accuracy (%)")
+    plots.legend(fig, axes, inside=0)
     plots.save(fig, path, KIND)

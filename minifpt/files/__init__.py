@@ -10,20 +10,28 @@ import json
 import math
 import os
 import re
-import struct
 import tempfile
 import textwrap
-import tokenize
-import zipfile
-import zlib
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-# The errors that a damaged or encrypted zip file, or a damaged array, may raise.
-DAMAGE = (ValueError, KeyError, EOFError, TypeError, RuntimeError, OverflowError, MemoryError,
-          AttributeError, zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError,
-          SyntaxError)
+MOST_TEXT = 1 << 30                                       # bytes of a text
+MOST_SETTINGS = 1 << 28                                   # bytes of a JSON or Python file
+
+
+@contextmanager
+def refuse_damage(message):
+    """Turn any error from the contents of a file into a ``ValueError`` of one line, which begins
+    with ``message``: damaged files raise errors of a dozen classes.  A missing file, or one without
+    permission, keeps its own error."""
+    try:
+        yield
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception as e:
+        raise ValueError(f"{message} ({one_line(e)})") from None
 
 
 def cache_folder():
@@ -105,11 +113,6 @@ def csv_text(rows, columns=None):
     return text.getvalue()
 
 
-MOST_TEXT = 1 << 30                                       # bytes of a text, 1 GiB
-MOST_JSON = 1 << 28                                       # bytes of a file of settings
-MOST_CODE = 1 << 24                                       # bytes of a Python file
-
-
 def regular(path, or_folder=False):
     """Return ``path``.  Raises ``ValueError`` for a pipe, which might let a reader wait for ever,
     and for a device, which may have no end."""
@@ -120,7 +123,7 @@ def regular(path, or_folder=False):
     return path
 
 
-def read_bytes(path, most):
+def read_bytes(path, most=MOST_SETTINGS):
     """Return the bytes of a regular file.  Raises ``ValueError`` for more than ``most``."""
     path = regular(path)
     if path.stat().st_size > most:
@@ -128,27 +131,33 @@ def read_bytes(path, most):
     return path.read_bytes()
 
 
-def read_text(path):
-    """Return the UTF-8 text in a regular file of at most 1 GiB."""
+def read_text(path, most=MOST_TEXT, fallback=None):
+    """Return the text in a regular file of at most ``most`` bytes, with ``\\n`` at its lines' ends
+    and without its byte order mark.
+
+    It is read as UTF-16 if that mark says so, else as UTF-8 or, where it is not that, in the
+    encoding ``fallback``."""
+    raw = read_bytes(path, most)
+    encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
-        return read_bytes(path, MOST_TEXT).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+        text = raw.decode(encoding)
     except UnicodeDecodeError as e:
-        raise ValueError(f"{path}: not text in UTF-8 ({e})") from None
+        if fallback is None:
+            raise ValueError(f"{path}: not text in UTF-8 ({e})") from None
+        text = raw.decode(fallback, errors="replace")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_json(path):
     """Return the JSON object in a file, as a dict."""
-    try:
-        raw = read_bytes(path, MOST_JSON)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: there is no such file") from None
-    try:
-        raw = json.loads(raw.decode("utf-8"))
-    except (ValueError, RecursionError) as e:
-        raise ValueError(f"{path}: not JSON ({one_line(e)})") from None
-    if not isinstance(raw, dict):
-        raise ValueError(f"{path}: expected a JSON object, got {type(raw).__name__}")
-    return raw
+    if not Path(path).exists():
+        raise FileNotFoundError(f"{path}: there is no such file")
+    text = read_text(path, MOST_SETTINGS)
+    with refuse_damage(f"{path}: not JSON"):
+        value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    return value
 
 
 def to_json(value):

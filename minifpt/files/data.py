@@ -249,11 +249,11 @@ def records(path):
     def read(record):
         return {key: record[key] for key in ("primary", "fold_label", "protein_length")
                 if key in record}
-    try:
-        with unzipped(path) as f:
+    with unzipped(path) as f:
+        try:
             values = json.load(f, object_hook=read)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as e:
-        raise ValueError(f"{path}: not JSON, or cut short ({one_line(e)})") from None
+        except (ValueError, RecursionError) as e:
+            raise ValueError(f"{path}: not JSON, or cut short ({one_line(e)})") from None
     if not isinstance(values, list):
         raise ValueError(f"{path}: expected a JSON list of records")
     return values

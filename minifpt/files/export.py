@@ -16,7 +16,7 @@ import numpy as np
 from ..checks import brief
 from . import families, regular, to_json, unfinished, weights, write_durably
 from .tokenizer import FILES, byte_vocabulary, files_beside, is_bytes
-from .weights import by_gpt2_name, cast, weight_dtype
+from .weights import by_gpt2_name, cast, report_lost, weight_dtype
 
 NAMES = {"float32": "F32", "float16": "F16"}              # by safetensors' names
 SUFFIXES = (".safetensors", ".json", ".bin", ".pt")       # of files, not of folders
@@ -102,8 +102,12 @@ def write_safetensors(f, named_arrays, dtype, path):
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)                       # the numbers begin at a multiple of 8
     f.write(len(text).to_bytes(8, "little") + text)
+    lost = 0
     for name, a in named:
-        f.write(cast(a, dtype.newbyteorder("<"), f"{path}: '{name}'").data)
+        stored = cast(a, dtype.newbyteorder("<"), f"{path}: '{name}'")
+        lost += np.count_nonzero(a) - np.count_nonzero(stored)
+        f.write(stored.data)
+    report_lost(path, lost, dtype)
 
 
 def byte_tokenizer():

@@ -8,12 +8,13 @@ dtype, shape and place), then the numbers as they are in memory.  Nothing in it 
 import json
 import math
 import os
+import re
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from . import DAMAGE, is_name, one_line, printable, read_json
+from . import is_name, one_line, printable, read_json, refuse_damage
 
 HUB = {name: f"openai-community/{name}" for name in (
     "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")} | {"distilgpt2": "distilbert/distilgpt2"}
@@ -42,21 +43,23 @@ class Tensor:
 
     label        its name in errors.
     dtype        the file's dtype, uint16 for bfloat16; or the name of a dtype that cannot be
-                 read, such as a mask's.
+                 read, such as a mask's or float8's.
     read_array   a function that returns the array.
     """
 
     def __init__(self, label, shape, dtype, read_array):
         self.label, self.shape, self.dtype, self.read_array = label, shape, dtype, read_array
 
+    def is_readable(self):
+        """Return whether the array has one of the dtypes that can be read."""
+        return not isinstance(self.dtype, str)
+
     def read(self):
         """Return the array, which may be a read-only map of the file.  Raises ``ValueError``."""
-        if isinstance(self.dtype, str):
+        if not self.is_readable():
             raise ValueError(f"{self.label} is {self.dtype}, expected one of {', '.join(DTYPES)}")
-        try:
+        with refuse_damage(f"{self.label} is damaged"):   # zipfile checks a CRC at the end
             array = self.read_array()
-        except DAMAGE as e:                               # zipfile checks a CRC at the end
-            raise ValueError(f"{self.label} is damaged ({one_line(e)})") from None
         if self.dtype.kind == "u":                        # the upper half of a float32
             return (array.astype(np.uint32) << 16).view(np.float32)
         return array
@@ -110,7 +113,7 @@ def read_safetensors(path):
                 continue
             dtype, shape, (begin, end) = (entry[key] for key in ("dtype", "shape", "data_offsets"))
             shape = tuple(shape)
-            if not (isinstance(dtype, str) and dtype.isalnum() and len(dtype) < 20
+            if not (isinstance(dtype, str) and re.fullmatch(r"\w{1,19}", dtype)
                     and all(type(n) is int and 0 <= n < 1 << 63 for n in (*shape, begin, end))):
                 raise ValueError(f"'{printable(name)}' is {entry!r:.100}")
             if dtype in DTYPES:

@@ -3,9 +3,18 @@
 They are drawn without a display; nothing here opens a window.
 """
 
+import os
+from importlib.util import find_spec
+
 import numpy as np
 
 from . import outputs, write_beside
+
+# A command in a notebook inherits MPLBACKEND, which may name a package that is not installed here:
+# then Matplotlib refuses to be imported.  A picture in a file needs no backend.
+BACKEND = os.environ.get("MPLBACKEND", "")
+if BACKEND.startswith("module://") and not find_spec(BACKEND[9:].partition(".")[0]):
+    del os.environ["MPLBACKEND"]
 
 # One colour for each source of frozen weights, the same in every picture.  With its dashes each
 # arm is distinct under deuteranopia, too.
@@ -57,44 +66,12 @@ def figure(columns=1, rows=1, width=4.2, height=3.2, **options):
     return fig, axes
 
 
-def label_lines(ax, labels):
-    """Write each line's label beside its right end, apart from the others.
-
-    labels  {label: (y of the line's end, colour)}
-    """
-    low, high = ax.get_ylim()
-    gap, order = 0.075, sorted(labels.items(), key=lambda item: item[1][0])
-    ends = [(y - low) / (high - low) for _, (y, _) in order]
-    places = list(ends)
-    for i in range(1, len(places)):                       # upwards, then down from the top
-        places[i] = max(places[i], places[i - 1] + gap)
-    for i in reversed(range(len(places))):
-        places[i] = min(places[i], places[i + 1] - gap if i + 1 < len(places) else 1)
-    for (label, (_, color)), end, place in zip(order, ends, places, strict=True):
-        ax.annotate(label, (1, end), (1.06, place), "axes fraction", "axes fraction",
-                    color="0.15", fontsize=9, va="center", annotation_clip=False,
-                    arrowprops={"arrowstyle": "-", "color": color, "linewidth": 1.6,
-                                "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)})
-    ax.set_ylim(low, high)
-
-
 def mark_level(ax, share, text):
     """Draw a dotted line across at a share, 0 ... 1, of the accuracy in per cent."""
     if share is not None:
         ax.axhline(100 * share, color="0.35", linewidth=0.9, linestyle=(0, (1, 2)))
         ax.text(0.99, 100 * share, text, fontsize=8.5, color="0.3", va="top", ha="right",
                 transform=ax.get_yaxis_transform())
-
-
-def finding(ends):
-    """Return the result in a few words; ``ends`` is {label: final accuracy in per cent}."""
-    best = max(ends.values())
-    leaders = [label for label, end in ends.items() if end >= best - 1]
-    if len(leaders) == 1:
-        return f"{leaders[0]} ends highest, {best:.1f} %"
-    if len(leaders) == len(ends):
-        return f"all end within a point of {best:.1f} %"
-    return f"{len(leaders)} of {len(ends)} end within a point of {best:.1f} %"
 
 
 def save(fig, path, kind=None, dpi=120):

@@ -13,13 +13,13 @@ import numpy as np
 
 from ..checks import whole
 from . import (
-    DAMAGE,
+    MOST_SETTINGS,
     csv_text,
     heads,
-    one_line,
-    read_bytes,
     read_json,
+    read_text,
     read_unfinished,
+    refuse_damage,
     regular,
     stored_json,
     to_json,
@@ -27,7 +27,6 @@ from . import (
 )
 
 COLUMNS = ["step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds"]
-MOST_STATE = 1 << 28                                      # bytes of a checkpoint's state
 DIVERGED = "diverged.txt"                                 # the error of a run that diverged
 OURS = "config.json", "checkpoint.npz", "metrics.csv", "curves.png", DIVERGED
 
@@ -40,9 +39,6 @@ PARTS = {"data": "other data",
          "weights": "other weights at its start",
          "code": "other code in a file of your own",
          "functions": "other functions in the file of --functional"}
-# In folders of versions before the fingerprint these were settings.
-OLD_PARTS = {"data_crc": "data", "model_crc": "model", "trunk_crc": "weights", "code_crc": "code",
-             "functional_hash": "functions"}
 
 
 class History(list):
@@ -62,16 +58,12 @@ class History(list):
     @classmethod
     def load(cls, path):
         """Read a ``metrics.csv``.  Raises ``ValueError`` if it is damaged."""
-        try:
-            text = io.StringIO(read_bytes(path, MOST_STATE).decode("utf-8"), newline="")
-            reader = csv.DictReader(text, restval="missing")
+        with refuse_damage(f"{path}: not the history of a run, or damaged"):
+            reader = csv.DictReader(io.StringIO(read_text(path)), restval="missing")
             if reader.fieldnames != COLUMNS:
                 raise ValueError(f"its first line is not {','.join(COLUMNS)}")
             return cls({k: whole("a row", k, int(v)) if k == "step" else
                         float(v) if v != "" else None for k, v in row.items()} for row in reader)
-        except (*DAMAGE, csv.Error) as e:
-            raise ValueError(f"{path}: not the history of a run, or damaged ({one_line(e)})"
-                             ) from None
 
 
 def crc(arrays):
@@ -97,16 +89,6 @@ def check_fingerprint(path, before, now):
                              "another folder for a new run")
 
 
-def with_fingerprint(settings):
-    """Return settings of a run; those of an old version get a fingerprint from its checksums."""
-    if "fingerprint" in settings:
-        return settings
-    parts = {part: f"{value:08x}" if isinstance(value, int) else value
-             for key, part in OLD_PARTS.items() if (value := settings.get(key)) is not None}
-    return {key: value for key, value in settings.items() if key not in OLD_PARTS} | {
-        "fingerprint": parts}
-
-
 class Run:
     """The state of a run: parameters, Adam's moments, generator and history, which a checkpoint
     holds together with the run's settings.
@@ -119,6 +101,12 @@ class Run:
         self.history = History()
         self.step, self.seconds, self.sums = 0, 0.0, np.zeros(3)
         self.loss, self.accuracy = None, None
+
+    def is_test_due(self):
+        """Return whether the run's step is one of a test, and has none yet."""
+        is_due = self.step == self.settings["steps"] or self.step % self.settings["eval_every"] == 0
+        return 0 < self.step and is_due and not (
+            self.history and self.history[-1]["step"] == self.step)
 
     def named(self):
         """Return [(name, Parameter)] of the trainable parameters."""
@@ -140,20 +128,18 @@ class Run:
         """Read a checkpoint of the same model.  Nothing changes unless all of it fits."""
         expected = {key: (p.data.shape, p.data.dtype) for name, p in self.named()
                     for key in (name, f"m/{name}", f"v/{name}")}
-        try:
+        with refuse_damage(f"{path}: not a checkpoint, or damaged"):
             # NumPy might not close a damaged file that it opened itself.
             with open(regular(path), "rb") as f, np.load(f, allow_pickle=False) as file:
                 headers = heads(file.zip)
-                state = stored_json(file.zip, "state", MOST_STATE)
+                state = stored_json(file.zip, "state", MOST_SETTINGS)
                 # Other arrays are not read: they may be large.
                 arrays = {key: file[key] for key in expected if headers.get(key) == expected[key]}
-            settings = with_fingerprint(dict(state["settings"]))
-            before = {"frozen": state["frozen"]} if "frozen" in state else settings["fingerprint"]
+            settings = dict(state["settings"])
+            before = dict(settings["fingerprint"])
             rng = type(self.rng.bit_generator)()
             rng.state = state["rng"]                      # raises for a wrong state
             check_state(state, self.settings["steps"])
-        except (*DAMAGE, OSError) as e:
-            raise ValueError(f"{path}: not a checkpoint, or damaged ({one_line(e)})") from None
         check_same(path, settings, self.settings, "was written by a run with")
         check_fingerprint(path, before, {"frozen": frozen_crc(self.model)})
         for name, _ in self.named():
@@ -184,7 +170,7 @@ def check_state(state, steps):
     if not (all(type(x) in (int, float) and not abs(x) > sys.float_info.max for x in numbers)
             and 0 <= step <= steps and state["t"] == step and len(state["sums"]) == 3
             and all({*row} == {*COLUMNS} and row["step"] <= step for row in rows)
-            and (rows or step < steps)):
+            and state["sums"][2] == step - (rows[-1]["step"] if rows else 0)):
         raise ValueError("its state is none that a run writes")
 
 
@@ -254,7 +240,10 @@ def open_folder(out, resume, run):
     elif not config.exists():
         raise FileNotFoundError(f"{out}: there is no run to resume")
     else:
-        before = with_fingerprint(read_json(config))
+        before = read_json(config)
+        if not isinstance(before.get("fingerprint"), dict):
+            raise ValueError(f"{config}: damaged, or a run of an older version of minifpt: go on "
+                             "with that version, or choose another folder for a new run")
         check_same(config, before, run.settings, "the run has")
         if checkpoint.exists():                           # otherwise start from step 0
             run.load(checkpoint)

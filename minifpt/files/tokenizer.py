@@ -9,7 +9,7 @@ The library ``tokenizers`` does the work (``pip install tokenizers``, or the ext
 import json
 from pathlib import Path
 
-from . import DAMAGE, one_line, read_json, read_text
+from . import one_line, read_json, read_text, refuse_damage
 
 END = "<|endoftext|>"
 # Beside weights, or NAME.merges.txt and so on; the first two hold a tokenizer, the others add to
@@ -159,13 +159,11 @@ def is_bytes(path):
     """Return whether 256 tokens of weights at ``path`` are the bytes in their order: no file beside
     them has a vocabulary of 256 tokens with other numbers."""
     for file in files_beside(path, "tokenizer.json", "vocab.json"):
-        try:
+        with refuse_damage(f"{file}: not a vocabulary"):
             data = json.loads(read_text(file))
             vocab = data["model"]["vocab"] if "model" in data else data
             if len(vocab) == 256:
                 return vocab == byte_vocabulary()
-        except (*DAMAGE, LookupError) as e:
-            raise ValueError(f"{file}: {one_line(e)}") from None
     return True
 
 

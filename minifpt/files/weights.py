@@ -14,6 +14,7 @@ from dataclasses import fields
 from functools import cache, partial
 from pathlib import Path
 from textwrap import shorten
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,12 +22,12 @@ from ..checks import brief
 from ..machine import shared
 from ..users import suggestion
 from . import (
-    DAMAGE,
     cache_folder,
     families,
     heads,
     huggingface,
     one_line,
+    refuse_damage,
     regular,
     stored_array,
     stored_json,
@@ -35,9 +36,10 @@ from . import (
 )
 from .huggingface import Tensor
 
-TABLES = "wte.weight", "lm_head.weight"                   # of a language model, not of its trunk
+Model = TypeVar("Model")
 PACKAGE = Path(__file__).resolve().parent.parent
 MOST_CONFIG = 1 << 20                                     # bytes of a file's config
+TABLES = "wte.weight", "lm_head.weight"                   # of a language model, not of its trunk
 
 
 def folders():
@@ -109,8 +111,10 @@ def file_name(name):
     return str(name).replace("/", "--")
 
 
-def load(kind, name, dtype=np.float32, dropout=None):
-    """Return a model of the class ``kind``, a GPT-2's trunk or language model, with weights.
+def load(kind: type[Model], name: str | os.PathLike, dtype: Any = np.float32,
+         dropout: float | None = None) -> Model:
+    """Return a model of the class ``kind``, a GPT-2's trunk or language model, with weights.  As
+    the method ``from_pretrained`` of these classes it has no argument ``kind``.
 
     name      a name in ``weights/`` or in the user's cache folder, where ``minifpt convert``
               writes; the path of an ``.npz`` weight file; or a folder or file that Transformers
@@ -174,14 +178,10 @@ def read(path, dropout=None):
     """
     if huggingface.is_checkpoint(path):
         return families.load_checkpoint(path, dropout)
-    try:
+    with refuse_damage(f"{path}: not a minifpt weight file, or damaged"):
         archive = zipfile.ZipFile(regular(path))          # closes with its last tensor
         headers = heads(archive)
         config = stored_json(archive, "config", MOST_CONFIG)
-    except (FileNotFoundError, PermissionError):
-        raise
-    except (*DAMAGE, OSError) as e:
-        raise ValueError(f"{path}: not a minifpt weight file, or damaged ({one_line(e)})") from None
     tensors = {}
     for name, (shape, dtype) in headers.items():
         if dtype.kind == "f":
@@ -197,14 +197,17 @@ def matched(path, named, tensors, unused=()):
     weight file.
 
     Raises ``ValueError`` for a name that the file lacks, for a name that is neither a parameter
-    nor in ``unused``, and for another shape.
+    nor in ``unused``, and for another shape.  A tensor of a dtype that cannot be read may have any
+    other name.
     """
-    expected, names = {name for name, _ in named}, {*tensors}
+    expected = {name for name, _ in named}
+    names = {name for name, t in tensors.items() if name in expected or t.is_readable()}
     for verb, wrong_names in (("lacks", expected - names),
                               ("also holds", names - expected - {*unused})):
         if wrong_names:
             raise ValueError(f"{path}: {verb} '{min(wrong_names)}': " + (
-                "it is a trunk, not a language model" if wrong_names == {"wte.weight"} else
+                "it is a trunk, not a language model with one table for both ends"
+                if wrong_names == {"wte.weight"} else
                 "it does not fit the model that its config describes"))
     for name, y in named:
         if tensors[name].shape != y.shape:
@@ -232,18 +235,21 @@ def save(path, config, named_arrays, dtype=np.float16):
     The file is as ``np.savez`` writes it, but without the time, so that equal weights give equal
     bytes.  Raises ``ValueError`` if a number is not finite or too large for ``dtype``.
     """
-    dtype = weight_dtype(dtype)
+    dtype, lost = weight_dtype(dtype), []
 
     def write_all(f):
         with zipfile.ZipFile(f, "w") as archive:
             add(archive, "config", np.array(to_json(config)))
             for name, a in named_arrays:
-                add(archive, name, cast(a, dtype, f"{path}: '{name}'"))
+                stored = cast(a, dtype, f"{path}: '{name}'")
+                lost.append(np.count_nonzero(a) - np.count_nonzero(stored))
+                add(archive, name, stored)
 
     def add(archive, name, array):
         with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as f:
             np.lib.format.write_array(f, array, allow_pickle=False)
     write_beside(path, write_all)
+    report_lost(path, sum(lost), dtype)
 
 
 def weight_dtype(dtype):
@@ -251,6 +257,13 @@ def weight_dtype(dtype):
     if dtype not in ("float16", "float32", np.float16, np.float32):
         raise ValueError(f"weights: dtype is {dtype}, expected float16 or float32")
     return np.dtype(dtype)
+
+
+def report_lost(path, count, dtype):
+    """Say how many numbers became 0, because they are smaller than the dtype's smallest one."""
+    if count:
+        print(f"minifpt: {path}: {count:,} numbers are so small that they became 0 in {dtype}: "
+              "float32 keeps them", file=sys.stderr)
 
 
 def cast(array, dtype, label):

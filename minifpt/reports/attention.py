@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ..checks import whole
-from ..experiments.runs import BUILT, at_start, read_run, read_settings
+from ..experiments.runs import at_start, read_run, read_settings
 from ..experiments.tables import markdown
 from ..files import outputs, plots
 from ..fpt import FPT
+from ..tasks import member
 from ..tracing import trace
 from ..trunks import TrunkSpec, config_for
 
@@ -86,8 +87,8 @@ def even_share(mask, mean):
 
 
 def needed(task, x):
-    """Return the task's ``needed(x)``, checked; ``None`` if the task has no such method."""
-    mask = task.needed(x) if hasattr(task, "needed") else None
+    """Return the task's ``needed(x)``, checked; ``None`` if the task does not say."""
+    mask = member(task, "needed")(x)
     want = len(x), x.shape[1], x.shape[1]
     if mask is not None and (mask.shape != want or mask.dtype != bool):
         raise ValueError(f"{task.name}: needed(x) has shape {mask.shape} and dtype {mask.dtype}, "
@@ -95,15 +96,13 @@ def needed(task, x):
     return mask
 
 
-def subjects(folders, models=(), examples=64, example=None):
+def subjects(folders, models=(), examples=64):
     """Return ``(task, x, [Subject, ...])``: first the runs, then untrained models as references.
 
     models    names as ``--model`` takes them; their weights are drawn with the first run's seed.
     examples  number of test examples; the maps are the mean over them.
-    example   take only this example, counted from 0.
     """
     whole("attention", "examples", examples)
-    whole("attention", "example", example or 0, 0, examples - 1)
     loaded = [(folder, *read_run(folder)) for folder in map(Path, folders)]
     _, task, first = loaded[0]
     for folder, _, run in loaded[1:]:
@@ -113,10 +112,9 @@ def subjects(folders, models=(), examples=64, example=None):
                                  f"{loaded[0][0]} {first.settings[key]}: maps stand side by side "
                                  "for one task only")
     x, _ = task.batch(np.random.default_rng([0, 2]), examples, "test")  # no run draws these
-    x = x if example is None else x[example:example + 1]
     mask = needed(task, x)
-    shown = [Subject(TrunkSpec.parse(run.settings["model"]).label,
-                     maps(at_start(folder, run.settings, task), x, mask), maps(run.model, x, mask))
+    shown = [Subject(TrunkSpec.parse(run.settings["built"]["model"]).label,
+                     maps(at_start(folder, run.settings), x, mask), maps(run.model, x, mask))
              for folder, _, run in loaded]
     for model in models:
         fpt = FPT.for_task(task, model, seed=first.settings["seed"], dropout=0.0)
@@ -131,7 +129,7 @@ def subjects(folders, models=(), examples=64, example=None):
 def like(settings):
     """Return the default of ``--model``: random weights of a run's shape.  A run that has random
     weights, a trunk of the user's own, or one without a causal mask gets no reference."""
-    spec = TrunkSpec.parse(settings["model"])
+    spec = TrunkSpec.parse(settings["built"]["model"])
     config = None if spec.kind == "random" else config_for(spec)
     if not hasattr(config, "n_head") or not getattr(config, "causal", True):
         return []                                         # an LSTM has no heads
@@ -188,19 +186,18 @@ def interesting(shown):
 
 def token_labels(task, x):
     """Return a label for each token: its name, and for a single example also its content."""
-    names = task.token_names() if hasattr(task, "token_names") else [
-        str(i + 1) for i in range(x.shape[1])]
-    text = task.tokens_as_text(x[0]) if len(x) == 1 and hasattr(task, "tokens_as_text") else []
+    names = member(task, "token_names")() or [str(i + 1) for i in range(x.shape[1])]
+    text = member(task, "tokens_as_text")(x[0]) if len(x) == 1 else None
     if not text or max(map(len, text)) > 8:               # too long for a picture
         return names
     return [f"{name}: {t}" for name, t in zip(names, text, strict=True)]
 
 
-def picture(task, x, shown, which=None):
+def picture(task, x, shown):
     """Return a Matplotlib figure with a row for each trunk: all maps before and after training,
-    then the map ``which = (layer, head)``, large."""
+    then the most interesting one, large."""
     from matplotlib.figure import Figure
-    which, mask = which or interesting(shown), needed(task, x)
+    which, mask = interesting(shown), needed(task, x)
     layers, heads = np.max([s.before.mean.shape[:2] for s in shown], axis=0)
     tall = max(3.6, 0.65 * layers)                        # inches
     width = max(2.4, 0.85 * tall * heads / layers)
@@ -266,11 +263,10 @@ def draw_all(ax, m, title):
     return image
 
 
-def attention(folders, out, models=None, examples=64, example=None, which=None):
+def attention(folders, out, models=None, examples=64):
     """Write the picture, and beside it a CSV with a row for each map; return a Markdown table.
 
     models   references as for :func:`subjects`; for a single run ``None`` takes :func:`like`.
-    which    the map to show large, as text: ``2.3`` is layer 2, head 3, both from 0.
     """
     out = Path(out)
     if out.suffix.lower() != ".png":
@@ -279,15 +275,8 @@ def attention(folders, out, models=None, examples=64, example=None, which=None):
     outputs.check(out, KIND)
     outputs.check(out.with_suffix(".csv"), COLUMNS)
     if models is None:
-        models = like(read_settings(folders[0], BUILT)) if len(folders) == 1 else []
-    task, x, shown = subjects(folders, models, examples, example)
-    if which is not None:
-        layers, heads = shown[0].before.mean.shape[:2]
-        places = {f"{i}.{j}": (i, j) for i, j in np.ndindex(layers, heads)}
-        if which not in places:
-            raise ValueError(f"attention: no map '{which}', expected LAYER.HEAD from 0.0 to "
-                             f"{layers - 1}.{heads - 1}")
-        which = places[which]
-    plots.save(picture(task, x, shown, which), out, KIND)
+        models = like(read_settings(folders[0])) if len(folders) == 1 else []
+    task, x, shown = subjects(folders, models, examples)
+    plots.save(picture(task, x, shown), out, KIND)
     outputs.write_csv(out.with_suffix(".csv"), COLUMNS, rows(shown))
     return markdown(summary(shown))

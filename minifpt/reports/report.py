@@ -13,7 +13,8 @@ from .. import functional as F
 from ..experiments.runs import at_start, read_history, read_run
 from ..files import outputs, plots
 from ..freeze import GROUPS
-from ..training import evaluate
+from ..tasks import member
+from ..training import evaluate, held_out
 from . import attention
 from .html import figures, images, page, paragraph, table
 
@@ -37,23 +38,9 @@ class Tested(NamedTuple):
 def test(task, run, progress=True):
     """Return :class:`Tested`: a run's model on test examples, for a finished run those of the last
     row of its history."""
-    held_out = task.test_set() if hasattr(task, "test_set") else None
-    x, y = held_out or task.batch(np.random.default_rng([run.settings["seed"], 1, run.step]),
-                                  run.settings["test_examples"], "test")
+    x, y = held_out(task, run.settings, run.step, is_last=True)
     scores = evaluate(run.model, task, x, y, progress, logits := [])
     return Tested(x, y, np.concatenate(logits), *scores)
-
-
-def check_tested(folder, run, last, tested):
-    """Raise ``ValueError`` if a finished run's model no longer gives the accuracy and loss in the
-    last row of its history; rounding on another machine may change a few answers."""
-    if run.step == last["step"] == run.settings["steps"] and not (
-            abs(tested.accuracy - last["test_accuracy"]) < 0.02
-            and abs(tested.loss - last["test_loss"]) < 0.02 * max(1, abs(last["test_loss"]))):
-        raise ValueError(
-            f"{folder}: metrics.csv ends with a test accuracy of {100 * last['test_accuracy']:.2f} "
-            f"%, the model now has {100 * tested.accuracy:.2f} %: code that the run used has "
-            "changed, such as a module that your file imports, or --functional")
 
 
 # --------------------------------------------------------------------------- sections
@@ -71,9 +58,8 @@ def report(folder, html=None, progress=True):
         raise ValueError(f"{folder}: metrics.csv is not the history that checkpoint.npz holds: one "
                          "of them is another run's, or was changed")
     tested = test(task, run, progress)
-    check_tested(folder, run, history[-1], tested)
-    start = at_start(folder, run.settings, task)
-    outputs.write_text(html, KIND, page(f"{task.name} with {run.settings['model']}", {
+    start = at_start(folder, run.settings)
+    outputs.write_text(html, KIND, page(f"{task.name} with {run.settings['built']['model']}", {
         "Result": result_section(folder, task, run, history, tested),
         "Answers": answers_section(task, tested),
         "Parameters that moved": moves_section(start, run.model, task),
@@ -86,7 +72,7 @@ def report(folder, html=None, progress=True):
 def result_section(folder, task, run, history, tested):
     """Return the accuracy in a sentence, the curves, and the number of test examples, as HTML."""
     steps, last = run.settings["steps"], history[-1]["step"]
-    chance = getattr(task, "chance", None)
+    chance = member(task, "chance")
     text = (f"{100 * tested.accuracy:.2f} % test accuracy on {len(tested.x):,} examples after "
             f"{run.step:,}"
             + (f" of {steps:,} steps, where the run stopped" if run.step < steps else " steps")
@@ -110,7 +96,7 @@ def result_section(folder, task, run, history, tested):
 def answers_section(task, tested):
     """Return a confusion matrix if there is one answer, else the share of mistakes at each place,
     and some wrong examples, as HTML."""
-    if not (hasattr(task, "choices") and hasattr(task, "classes")):
+    if member(task, "classes") is None or not hasattr(task, "choices"):
         return paragraph("This task does not say which answers its scores stand for (no choices).")
     scores, y = task.choices(tested.logits, tested.y), tested.y     # scores (*y.shape, classes)
     answers = scores.argmax(axis=-1)
@@ -132,10 +118,11 @@ def answers_section(task, tested):
     sure = (p.max(axis=-1).reshape(errors.shape) * errors).max(axis=1)
     worst = mistakes[np.argsort(-sure[mistakes], kind="stable")][:SHOWN]
     caption = "Wrong examples, first those of which the model is surest"
-    if hasattr(task, "as_images"):
+    pictures = member(task, "as_images")(tested.x[worst])
+    if pictures is not None:
         titles = [f"{answers[i].item()}, not {y[i].item()}" for i in worst]
         return html + paragraph(f"{caption}: its answer, and the right one.") + images(
-            task.as_images(tested.x[worst]), titles)
+            pictures, titles)
     return html + paragraph(f"{caption}; wrong answers are underlined.") + "\n".join(
         wrong_example(task, tested.x[i], answers[i].ravel(), y[i].ravel()) for i in worst[:10])
 
@@ -143,8 +130,7 @@ def answers_section(task, tested):
 def wrong_places(task, errors):
     """Return the share of wrong answers at each output token, and at each answer of a token."""
     share = 100 * errors.mean(axis=0).reshape(task.output_tokens, -1)
-    names = task.token_names()[-len(share):] if hasattr(task, "token_names") else range(
-        1, len(share) + 1)
+    names = (member(task, "token_names")() or range(1, task.tokens + 1))[-len(share):]
     caption = "Wrong answers at each output token, per cent."
     fig = heat(share, names, range(1, share.shape[1] + 1), "wrong (%)", "answer of a token",
                "output token")
@@ -153,8 +139,7 @@ def wrong_places(task, errors):
 
 def wrong_example(task, x, answers, y):
     """Return an example as text: its input, the right answer and the model's, above each other."""
-    tokens = task.tokens_as_text(x) if hasattr(task, "tokens_as_text") else []
-    symbols = getattr(task, "symbols_as_text", lambda ids: [str(i) for i in ids])
+    tokens, symbols = member(task, "tokens_as_text")(x) or [], member(task, "symbols_as_text")
     k = len(y) // task.output_tokens                      # answers of a token
     n = task.output_tokens if len(y) > 1 else len(tokens) or 1      # tokens of a line
     tokens = [""] * (-len(tokens) % n) + [*tokens]        # the last line is that of the answers

@@ -7,12 +7,13 @@ See :class:`Task` for their methods and attributes.
 """
 
 import inspect
+import typing
 from contextlib import suppress
 from typing import Any
 
 from ..user_files import USERS_OWN, load_object
 from ..users import suggestion
-from .base import DEFAULTS, Choices, Task, check_task, defaults_of
+from .base import DEFAULTS, Choices, Extras, Task, check_task, defaults_of, member
 from .bits import BitMemory, BitXOR
 from .cifar import CIFAR10, CIFAR10Gray
 from .images import MNIST, Digits
@@ -24,8 +25,8 @@ TASKS = {task.name: task for task in (
     BitMemory, BitXOR, CIFAR10, CIFAR10Gray, Digits, Homology, ListOps, MNIST, Text, Typos)}
 # ``Masked`` has no name: trunks are pretrained on it.
 __all__ = ["CIFAR10", "DEFAULTS", "MNIST", "BitMemory", "BitXOR", "CIFAR10Gray", "Choices",
-           "Digits", "Homology", "ListOps", "Masked", "Task", "Text", "Typos", "chance_of",
-           "defaults_of", "get", "label_of", "make", "names", "task_class"]
+           "Digits", "Extras", "Homology", "ListOps", "Masked", "Task", "Text", "Typos",
+           "chance_of", "defaults_of", "get", "label_of", "make", "member", "names", "task_class"]
 
 
 def names():
@@ -46,8 +47,9 @@ def task_class(name):
 
 
 def get(name: str, /, **options: Any) -> Choices:
-    """Return the task ``name``, or that of ``FILE.py:CLASS``.  Raises ``ValueError`` for an unknown
-    name or option."""
+    """Return the task ``name``, or that of ``FILE.py:CLASS``.  An option that is a text, as from a
+    command line, is converted to the option's type.  Raises ``ValueError`` for an unknown name or
+    option."""
     return make(task_class(name), name, options)
 
 
@@ -57,7 +59,10 @@ def make(function, name, options):
     Raises ``ValueError`` for an unknown option, a missing option, or a task that breaks the
     protocol.
     """
-    known = inspect.signature(function).parameters
+    try:
+        known = inspect.signature(function, eval_str=True).parameters
+    except Exception:                                     # an annotation names what is not there
+        known = inspect.signature(function).parameters
     for option in options:
         if option not in known:
             raise ValueError(f"{name} has no option '{option}'{suggestion(option, known)}: its "
@@ -66,20 +71,34 @@ def make(function, name, options):
         if (parameter.default is parameter.empty and option not in options
                 and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)):
             raise ValueError(f"{name} needs the option '{option}'")
+    options = {option: read_option(f"{name}: {option}", value, known[option])
+               for option, value in options.items()}
     task = function(**options)
     check_task(task, name)
-    if options and not getattr(task, "options", None):
+    if options and not member(task, "options"):
         with suppress(AttributeError):                    # of a frozen class, or a property
             task.options = dict(options)                  # runs with other options are not the same
     return task
 
 
+def read_option(label, value, parameter):
+    """Return an option's value; a text is converted to the type of its annotation or default."""
+    kinds = typing.get_args(parameter.annotation) or (parameter.annotation,)    # of bool | None
+    kind = next((k for k in (str, bool, float, int) if k in kinds), type(parameter.default))
+    if not isinstance(value, str) or kind not in (bool, int, float):
+        return value
+    try:
+        return {"true": True, "false": False}[value.lower()] if kind is bool else kind(value)
+    except (ValueError, KeyError):
+        expected = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
+        raise ValueError(f"{label} must be {expected}, got '{value}'") from None
+
+
 def label_of(name):
     """Return the label of the task ``name`` in tables and pictures."""
-    return getattr(TASKS.get(name), "label", "") or name
+    return member(TASKS.get(name), "label") or name
 
 
 def chance_of(name):
-    """Return the chance accuracy of a task or its long runs, 0 ... 1; ``None`` if it is unknown."""
-    name = name.removesuffix("-long").removesuffix("-512")
-    return getattr(TASKS.get(name), "chance", None)
+    """Return the chance accuracy of the task ``name``, 0 ... 1; ``None`` if it is unknown."""
+    return member(TASKS.get(name), "chance")

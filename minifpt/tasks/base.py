@@ -15,21 +15,8 @@ class Task(Protocol):
     """A task that a model can be trained on.  Any object with these members is a task.
 
     ``name``; ``tokens`` and ``input_dim``, the shape of an example; ``output_tokens``, the number
-    of tokens that are read, from the end, and ``output_dim``, the scores at each.  These members
-    are optional:
-
-    ``label``              its name in tables and pictures
-    ``chance``             chance accuracy, 0 ... 1
-    ``options``            the keyword arguments that build the task again
-    ``defaults``           default settings of a run
-    ``test_set()``         ``(x, y)`` of all held-out examples
-    ``ids``                whether x is ids; a plan needs it if the data is not at hand
-    ``token_names()``      names of the tokens, the same in every example
-    ``tokens_as_text(x)``  the tokens of one example as text
-    ``as_images(x)``       examples as pictures (B, height, width) or (B, height, width, 3)
-    ``redrawn``            the option that a grid sets to each run's seed, such as a draw of labels
-    ``needed(x)``          bool (B, tokens, tokens): which tokens each token has to attend to; a
-                           token without any does not count
+    of tokens that are read, from the end, and ``output_dim``, the scores at each.  A task may also
+    have the members of :class:`Extras`.
     """
 
     name: str
@@ -48,6 +35,47 @@ class Task(Protocol):
 
     def accuracy(self, logits: np.ndarray, y: np.ndarray) -> float:
         """Return the share of right answers, a float in 0 ... 1."""
+
+
+class Extras:
+    """The optional members of a task, with their defaults; :func:`member` reads them."""
+
+    label: str = ""                                       # its name in tables and pictures
+    chance: float | None = None                           # chance accuracy, 0 ... 1
+    options: dict[str, Any] = {}                          # keyword arguments that build it again
+    defaults: dict[str, Any] = {}                         # default settings of a run
+    splits: tuple[str, ...] = "train", "test"             # "validation" chooses learning rates
+    ids: bool = False                                     # whether x is ids
+    classes: int | None = None                            # of each choice, see Choices
+    redrawn: str | None = None                            # option that a grid sets to the seed
+
+    def test_set(self):
+        """Return ``(x, y)`` of all held-out examples, or ``None`` if every batch is fresh."""
+
+    def fingerprint(self):
+        """Return a text that changes with the data, or ``None`` to compare some examples."""
+
+    def token_names(self):
+        """Return names of the tokens, the same in every example, or ``None``."""
+
+    def tokens_as_text(self, x):
+        """Return the tokens of one example as texts, or ``None``."""
+
+    def symbols_as_text(self, ids):
+        """Return answers as texts."""
+        return [str(i) for i in ids]
+
+    def as_images(self, x):
+        """Return examples as pictures (B, height, width) or (B, height, width, 3), or ``None``."""
+
+    def needed(self, x):
+        """Return which tokens each token has to attend to, bool (B, tokens, tokens), or ``None``.
+        A token without any does not count."""
+
+
+def member(task, name):
+    """Return an optional member of a task or of its class, by default that of :class:`Extras`."""
+    return getattr(task, name, getattr(Extras(), name))
 
 
 def check_task(task, name):
@@ -108,7 +136,7 @@ COSINE = {"batch_size": 16, "lr": 1e-2, "dropout": 0.0, "schedule": "cosine", "w
 
 def defaults_of(task):
     """Return the default settings of a run of this task."""
-    return DEFAULTS | getattr(task, "defaults", {})
+    return DEFAULTS | member(task, "defaults")
 
 
 class Choices:

@@ -8,10 +8,19 @@ import numpy as np
 
 from .. import fast as ops
 from ..checks import brief, whole
-from ..files import MOST_TEXT, read_bytes, weights
+from ..files import read_text, weights
 from ..files.runs import crc
 from .base import COSINE, Choices
 
+# Where a book of Project Gutenberg begins, also behind the "small print" of old ones, who made it,
+# and where it ends; some books announce their end twice.
+START = re.compile(r"^\*\*\* ?START OF[^*\n]*(?:\n[^*\n]+)?\*\*\*.*\n|^\*\*\* ?START OF.*\n"
+                   r"|^\*END\*? ?THE SMALL PRINT.*\n", re.MULTILINE)
+MAKERS = re.compile(r"\s*(?:(?:E-?text )?(?:produced|prepared|transcribed) (?:by|from)"
+                    r"|This e-?text was (?:produced|prepared) by).*?\n[ \t]*\n",
+                    re.IGNORECASE | re.DOTALL)
+END = re.compile(r"^(?:\*\*\* ?END OF|[ *]*End of (?:the |this )?Project Gutenberg)",
+                 re.MULTILINE | re.IGNORECASE)
 # Signs of Gutenberg's books that take several bytes, and their spelling in ASCII.
 ASCII = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "--",
                        "…": "...", "\u00a0": " ", "\ufeff": ""})
@@ -192,21 +201,16 @@ def text_files(files):
 def read_book(path):
     """Return the text of a Project Gutenberg book as UTF-8 bytes, without header and licence.
 
-    The text is between the lines ``*** START OF ...`` and ``*** END OF ...``, if these exist.
-    Lines end with ``\\n``; typographic quotes, dashes and dots become ASCII.  A file is read as
-    UTF-16 if its first two bytes say so, else as UTF-8 or, where it is not that, as Windows-1252.
-    It must be a regular file of at most 1 GiB.
+    The text is between the lines ``*** START OF ...`` and ``*** END OF ...``, or their older forms,
+    if these exist; a first paragraph such as ``Produced by ...`` goes with the header.  Lines end
+    with ``\\n``; typographic quotes, dashes and dots become ASCII.  A file is read as UTF-16 if its
+    first two bytes say so, else as UTF-8 or, where it is not that, as Windows-1252.  It must be a
+    regular file of at most 1 GiB.
     """
-    raw = read_bytes(path, MOST_TEXT)
-    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        text = raw.decode("utf-16", errors="replace")
-    else:
-        try:
-            text = raw.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            text = raw.decode("cp1252", errors="replace")
-    text = text.replace("\r\n", "\n")
-    text = re.split(r"^\*\*\* ?START OF.*\n", text, maxsplit=1, flags=re.MULTILINE)[-1]
-    text = re.split(r"^(?:\*\*\* ?END OF|End of (?:the )?Project Gutenberg)", text, maxsplit=1,
-                    flags=re.MULTILINE)[0]            # some books announce their end twice
+    text = read_text(path, fallback="cp1252")
+    if start := START.search(text):
+        text = text[start.end():]
+        if makers := MAKERS.match(text):
+            text = text[makers.end():]
+    text = END.split(text, maxsplit=1)[0]
     return text.strip().translate(ASCII).encode()

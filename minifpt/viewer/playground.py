@@ -54,7 +54,8 @@ def playground(model=MODEL, task="bit-xor", tour=None):
             "config": {key: getattr(trunk.config, key)
                        for key in ("n_layer", "n_head", "n_embd", "causal")},
             "statistics": statistics,
-            "source": SOURCES.get(config.get("source")),  # what it was pretrained on, if known
+            # What it was pretrained on, if that is known.
+            "source": getattr(SOURCES.get(config.get("source")), "words", None),
             "trunk": [[name, list(a.shape)] for name, a in arrays.items()],
             "weights": encoded(np.concatenate([a.ravel() for a in arrays.values()]).astype("<f2")),
             "heads": heads_of(),

@@ -1,0 +1,88 @@
+"""A byte order mark is no part of a text, in any kind of text file."""
+
+import codecs
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_tasks import ARENA
+
+import minifpt
+from minifpt import cli
+from minifpt.files import tokenizer
+from minifpt.tasks.text import read_book
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def perplexity(folder, capsys):
+    (folder / "text.txt").exists() or (folder / "text.txt").write_text("Call me Ishmael.\n")
+    assert cli.main(["perplexity", str(folder / "text.txt")]) == 0
+    return capsys.readouterr().out
+
+
+def book(folder, capsys):
+    (folder / "book.txt").exists() or (folder / "book.txt").write_text("Call me Ishmael.\n")
+    return read_book(folder / "book.txt")
+
+
+def listops(folder, capsys):
+    for stem in "train", "val", "test":
+        path = folder / f"basic_{stem}.tsv"
+        path.exists() or path.write_text(ARENA)
+    task = minifpt.tasks.get("listops", files=str(folder))
+    return [a.tolist() for a in task.batch(np.random.default_rng(0), 4)]
+
+
+def byte_pairs(folder, capsys):
+    if not (folder / "merges.txt").exists():
+        (folder / "merges.txt").write_text("#version: 0.2\nl o\nlo w\n")
+        symbols = [*tokenizer.byte_vocabulary(), "lo", "low"]
+        vocab = {symbol: len(symbols) - 1 - i for i, symbol in enumerate(symbols)}
+        (folder / "vocab.json").write_text(json.dumps(vocab))
+        (folder / "added_tokens.json").write_text(json.dumps({"<user>": len(vocab)}))
+        (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
+    return tokenizer.find(folder, 999).encode("<user>low")
+
+
+def saved_tokenizer(folder, capsys):
+    if not (folder / "tokenizer.json").exists():
+        tokenizer.library("").ByteLevelBPETokenizer().save(str(folder / "tokenizer.json"))
+    return tokenizer.find(folder, 999).encode("low")
+
+
+def config(folder, capsys):
+    if not (folder / "config.json").exists():
+        shutil.copytree(GOLDEN / "sharded", folder, dirs_exist_ok=True)
+    return minifpt.GPT2.from_pretrained(folder).config
+
+
+def run(folder, capsys):
+    if not (folder / "a").exists():
+        task = minifpt.tasks.get("bit-xor", n=2)
+        minifpt.train(minifpt.FPT.for_task(task, "random:1x1x4"), task, steps=2, batch_size=2,
+                      test_examples=4, out=folder / "a", progress=False)
+    model = minifpt.load(folder / "a")
+    return model.input.weight.data.tolist(), minifpt.History.load(folder / "a" / "metrics.csv")
+
+
+def users_task(folder, capsys):
+    path = folder / "own.py"
+    path.exists() or path.write_text("from minifpt.tasks import BitXOR as Own\n")
+    return minifpt.tasks.get(f"{path}:Own").tokens
+
+
+@pytest.mark.parametrize("read", [perplexity, book, listops, byte_pairs, saved_tokenizer, config,
+                                  run, users_task], ids=lambda function: function.__name__)
+def test_a_byte_order_mark_changes_nothing(tmp_path, capsys, read):
+    if read in (byte_pairs, saved_tokenizer):
+        pytest.importorskip("tokenizers")
+    before = read(tmp_path, capsys)
+    texts = [path for path in tmp_path.rglob("*.*")
+             if path.suffix in (".txt", ".tsv", ".json", ".csv", ".py")]
+    assert texts
+    for path in texts:
+        path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+    assert read(tmp_path, capsys) == before
