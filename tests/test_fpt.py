@@ -262,7 +262,8 @@ def through(trunk_backward):
         (np.ones((2, 8, 5)), "8 tokens, the trunk has 7 positions"),
         (np.full((2, 3), 5), "expected 0 to 4"))],
     *[(lambda change=change: returning(change), "^FPT: the trunk's forward must return a pair: "
-       r"hidden, of shape \(1, 3, 4\) and dtype float32, and its cache; got an? \w+") for change in (
+       r"hidden, of shape \(1, 3, 4\) and dtype float32, and its cache; got an? \w+")
+      for change in (
         lambda y, c: y, lambda y, c: [y, c], lambda y, c: (y,), lambda y, c: (y, c, None),
         lambda y, c: (y[:, -1], c), lambda y, c: (y[:, :1], c), lambda y, c: (y[:, :, 1:], c),
         lambda y, c: (y * 1j, c), lambda y, c: (y.astype(np.float64), c))],
