@@ -34,16 +34,16 @@ def shapes(text):
     def decorate(formula):
         code, limit = formula.__code__, LIMITS.get(formula.__name__)
         names = code.co_varnames[:code.co_argcount]
-        optional = {array.name for array in arrays if array.name in names and inspect.signature(
-            formula).parameters[array.name].default is None}
+        defaults = formula.__defaults__ or ()
+        optional = {name for name, default in zip(names[::-1], defaults[::-1], strict=False)
+                    if default is None}
 
         @functools.wraps(formula)
         def operation(*args, **kwargs):
             arguments = dict(zip(names, args, strict=False)) | kwargs
-            for name in optional:
-                if arguments.get(name) is None:
-                    arguments.pop(name, None)
-            check(formula.__name__, arrays, arguments)
+            check(formula.__name__, arrays, {
+                name: value for name, value in arguments.items()
+                if value is not None or name not in optional})
             if limit:
                 limit(**arguments)
             return formula(*args, **kwargs)

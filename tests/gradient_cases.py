@@ -1,7 +1,7 @@
 """Backward passes that a check of gradients must refuse, and unusual ones that it must accept.
 
 ``WRONG``: {name: (arguments, options, words that the report or the error must contain)}.
-``RIGHT``: {name: (arguments, options)}.  ``tests/test_gradient_cases.py`` runs them, and
+``RIGHT``: {name: (arguments, options)}.  ``tests/test_gradcheck.py`` runs them, and
 ``python -m benchmarks.checkers`` runs the pairs through other checkers.
 """
 

@@ -1,7 +1,11 @@
-"""The exercises: each solution is accepted, each mistake refused with its own hint."""
+"""Exercises: each solution is accepted, each mistake refused with its own hint, and so are small
+mistakes in the solutions, made by ``tests/mutants.py``."""
 
+import ast
 import os
+import random
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +14,9 @@ import pytest
 from minifpt import exercises
 from minifpt import functional as F
 from minifpt.exercises import EXERCISES, check, examine, exercise
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import mutants  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 exercises._load()
@@ -82,50 +89,45 @@ FORMS = {"a list": lambda out: np.asarray(out).tolist(), "an array": np.asarray,
                               "unseen_change", "windowed_scores", "reach", "predict")
     for form in FORMS if (name, form) != ("windowed_scores", "float32")])
 def test_a_right_answer_may_have_any_form(name, form):
-    for seed in range(3):
-        result = examine(name, lambda *args: FORMS[form](SOLUTIONS[name](*args)), seed)
-        # Single precision is enough for a comparison to 1e-4, not always for one to 1e-6.
-        assert result.status == "passed" or (form == "float32" and "largest difference" in
-                                             result.hint.lower()), (seed, result)
+    result = examine(name, lambda *args: FORMS[form](SOLUTIONS[name](*args)), 0)
+    # Single precision is enough for a comparison to 1e-4, not always for one to 1e-6.
+    assert result.status == "passed" or (form == "float32" and "largest difference" in
+                                         result.hint.lower()), result
+
+
+def raises(error):
+    """An answer that raises this error."""
+    def answer(*args):
+        raise error
+    return answer
 
 
 @pytest.mark.parametrize("name", SOLUTIONS)
-def test_no_answer_is_no_failure(name, capsys):
-    def not_implemented(*args):
-        raise NotImplementedError
-
-    for empty in (..., None, lambda *args: ..., not_implemented,
+def test_whatever_an_answer_is_gives_one_line(name, capsys):
+    for empty in (..., None, lambda *args: ..., raises(NotImplementedError),
                   lambda *args: (..., ...), lambda *args: np.ones(3) * ...):
         assert examine(name, empty).status == "not answered yet"
-        check(name, empty)
-        assert "not answered yet" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", SOLUTIONS)
-def test_an_output_seen_before_does_not_pass(name):
-    """The numbers are drawn anew, and what is drawn from a few is not drawn twice the same."""
-    def status(seed):
-        seen = []
-
-        def remembered(*args):
-            seen.extend([] if seen else [SOLUTIONS[name](*args)])
-            return seen[0]
-        return examine(name, remembered, seed).status
-    assert [status(seed) for seed in range(2)] == ["not right yet"] * 2
-
-
-@pytest.mark.parametrize("name", SOLUTIONS)
-def test_whatever_an_answer_returns_or_raises_gives_one_line(name):
-    def raises(*args):
-        raise KeyError("x")
-
-    for odd in (raises, lambda *args: "text", lambda *args: np.full((2, 2), np.nan),
+    check(name, ...)
+    assert "not answered yet" in capsys.readouterr().out
+    for odd in (raises(KeyError("x")), lambda *args: "text", lambda *args: np.full((2, 2), np.nan),
                 lambda *args: {}, lambda *args: np.zeros((0, 3)), lambda *args: 1j, 3.0,
                 lambda: 0, lambda *args: ([1], [2, 3]), lambda *args: 10 ** 400,
                 lambda *args: np.array(["a", "b"]),
                 lambda *args: type("Tensor", (), {"__array__": lambda *args: 1 / 0})()):
         text = str(examine(name, odd, 0))
         assert "not right yet" in text and len(text.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_an_output_seen_before_does_not_pass(name):
+    """The numbers are drawn anew, and what is drawn from a few is not drawn twice the same."""
+    for seed in range(2):
+        seen = []
+
+        def remembered(*args, seen=seen):
+            seen.extend([] if seen else [SOLUTIONS[name](*args)])
+            return seen[0]
+        assert examine(name, remembered, seed).status == "not right yet"
 
 
 def test_require_is_quiet_for_a_right_answer_and_raises_the_hint_of_another():
@@ -136,26 +138,6 @@ def test_require_is_quiet_for_a_right_answer_and_raises_the_hint_of_another():
         exercises.require("bias_gradient", lambda dy: ...)
 
 
-def test_lists_and_dictionaries_may_not_change_either(monkeypatch):
-    monkeypatch.setattr(exercises, "EXERCISES", dict(exercises.EXERCISES))
-
-    def lengths(rows, table):
-        return len(rows)
-
-    @exercise(lengths)
-    def _(rng):
-        yield [rng.standard_normal(3)], {"a": [1, 2]}
-
-    assert examine("lengths", lengths).status == "passed"
-    for change in (lambda rows, table: rows.append(0), lambda rows, table: table["a"].pop(),
-                   lambda rows, table: rows[0].sort(), lambda rows, table: table.clear()):
-        def answer(rows, table, change=change):
-            n = len(rows)
-            change(rows, table)
-            return n
-        assert "in place" in examine("lengths", answer).hint
-
-
 def test_a_check_that_is_stopped_leaves_the_library_as_it_was():
     def stopped(z, tau):
         raise KeyboardInterrupt
@@ -164,49 +146,138 @@ def test_a_check_that_is_stopped_leaves_the_library_as_it_was():
     assert error.tb is not None and F.softmax(np.zeros((1, 2)))[0].tolist() == [[0.5, 0.5]]
 
 
-def test_what_any_exercise_can_see(monkeypatch):
-    monkeypatch.setattr(exercises, "EXERCISES", dict(exercises.EXERCISES))
-
-    def squares(x):
-        return x * x.sum(axis=0)
+@pytest.fixture
+def asked(monkeypatch):
+    """Two exercises that no lesson has: ``squares`` of an array, ``lengths`` of lists."""
+    monkeypatch.setattr(exercises, "EXERCISES", dict(EXERCISES))
 
     @exercise(squares)
-    def draw(rng):
+    def _(rng):
         yield rng.standard_normal((4, 4)),
 
-    def hint(answer):
-        return examine("squares", answer).hint
+    @exercise(lengths)
+    def _(rng):
+        yield [rng.standard_normal(3)], {"a": [1, 2]}
 
-    def in_place(x):
-        y = x * x.sum(axis=0)
-        x *= 2
-        return y
 
-    def raises(x):
-        y = x * 2
-        return y @ np.zeros(3)
+def squares(x):
+    return x * x.sum(axis=0)
 
-    assert examine("squares", squares).status == "passed"
-    for words, answer in {
-            "sign": lambda x: -squares(x), "4 times as large": lambda x: 4 * squares(x),
-            "transpose": lambda x: squares(x).T, "shape (4,)": lambda x: x.sum(axis=0),
-            "in place": in_place, "0 everywhere": lambda x: 0 * x,
-            "not finite": lambda x: x * np.nan, "largest difference": lambda x: x,
-            "ValueError in line 3 of your function": raises,
-            "is a return missing": lambda x: None}.items():
-        assert words in hint(answer)
-    for seed in range(100):
-        close = examine("squares", lambda x: 1000001 * (x * x.sum(axis=0)) / 1e6 + 1e-5, seed).hint
-        a, b = re.findall(r"yours is (\S+), it should be (\S+)\.$", close)[0]
-    assert a != b                                         # as many digits as it takes
-    for text, sentence in (("dA is not dS", "dA is not dS."), ("dx: a sum", "dx: a sum."),
-                           ("w is read, too", "w is read, too."), ("the sign?", "The sign?"),
-                           ("a mean", "A mean."), ("has_dx: none.", "has_dx: none.")):
-        assert exercises._sentence(text) == sentence
-    with pytest.raises(ValueError, match="exists twice"):
-        exercise(squares)(draw)
-    for change in "x + x -> x", "x -> (":
-        with pytest.raises(ValueError, match="squares: the mistake 'a sum' cannot be made by"):
-            exercises.Exercise(squares, {"a sum": change}).wrong_answers  # noqa: B018
-    with pytest.raises(ValueError, match="no exercise 'nothing'"):
-        check("nothing", None)
+
+def lengths(rows, table):
+    return len(rows)
+
+
+def in_place(x):
+    y = squares(x)
+    x *= 2
+    return y
+
+
+def wrong_product(x):
+    y = x * 2
+    return y @ np.zeros(3)
+
+
+@pytest.mark.parametrize(("name", "answer", "words"), [
+    *(("squares", answer, words) for answer, words in (
+        (squares, "passed"), (lambda x: -squares(x), "sign"),
+        (lambda x: 4 * squares(x), "4 times as large"), (lambda x: squares(x).T, "transpose"),
+        (lambda x: x.sum(axis=0), "shape (4,)"), (in_place, "in place"),
+        (lambda x: 0 * x, "0 everywhere"), (lambda x: x * np.nan, "not finite"),
+        (lambda x: x, "largest difference"), (lambda x: None, "is a return missing"),
+        (wrong_product, "ValueError in line 3 of your function"))),
+    ("lengths", lengths, "passed"),
+    *(("lengths", lambda rows, table, change=change: (len(rows), change(rows, table))[0],
+       "in place") for change in (
+           lambda rows, table: rows.append(0), lambda rows, table: table["a"].pop(),
+           lambda rows, table: rows[0].sort(), lambda rows, table: table.clear()))])
+def test_what_any_exercise_can_see(asked, name, answer, words):
+    assert words in str(examine(name, answer))
+
+
+def test_different_numbers_are_shown_with_as_many_digits_as_it_takes(asked):
+    for seed in range(20):
+        hint = examine("squares", lambda x: 1000001 * squares(x) / 1e6 + 1e-5, seed).hint
+        yours, right = re.findall(r"yours is (\S+), it should be (\S+)\.$", hint)[0]
+        assert yours != right
+
+
+@pytest.mark.parametrize("text, sentence", [
+    ("dA is not dS", "dA is not dS."), ("dx: a sum", "dx: a sum."), ("a mean", "A mean."),
+    ("w is read, too", "w is read, too."), ("the sign?", "The sign?"), ("dx_: no.", "dx_: no.")])
+def test_a_hint_is_a_sentence(text, sentence):
+    assert exercises._sentence(text) == sentence
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda: exercise(squares)(lambda rng: None), "exists twice"),
+    (lambda: check("nothing", None), "no exercise 'nothing'"),
+    *((lambda change=change: exercises.Exercise(squares, {"a sum": change}).wrong_answers,
+       "squares: the mistake 'a sum' cannot be made by") for change in ("x + x -> x", "x -> ("))])
+def test_an_exercise_that_cannot_be_is_refused(asked, call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# ---------------------------------------------------------------------------- mutants
+
+
+FOUND = list(mutants.solutions())
+
+
+def passing(chosen, seeds):
+    """A line for each of these mutants that passes and is not equivalent."""
+    for mutant in chosen:
+        mutants.judge(mutant, seeds)
+    return [f"{m.name} passes {len(m.passed)} of {len(seeds)}: {m.what}" for m in chosen
+            if m.passed and not mutants.equivalent(m)]
+
+
+def test_a_sample_of_the_mutants_is_refused(monkeypatch):
+    monkeypatch.setattr(mutants, "SECONDS", 0.5)
+    rng = random.Random(0)
+    for _, name, function, module in rng.sample(FOUND, 8):
+        all_of_them = list(mutants.mutants(name, function, module))
+        assert passing(rng.sample(all_of_them, min(3, len(all_of_them))), range(2)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "function", "module"), [f[1:] for f in FOUND],
+                         ids=[f[1] for f in FOUND])
+def test_every_mutant_is_refused(name, function, module):
+    assert passing(list(mutants.mutants(name, function, module)), range(20)) == []
+
+
+def test_mutants_have_every_kind_of_small_mistake():
+    module = ast.parse("def f(a, b, mask):\n"
+                       "    'a docstring'\n"
+                       "    c = np.where(mask, a @ b.T - 1.5, 0)\n"
+                       "    return c[1:, :n].sum(axis=0, keepdims=True)")
+    labels = {mutant.what for mutant in mutants.mutants("f", module.body[0], module)}
+    total = "c[1:, :n].sum(axis=0, keepdims=True) -> c[1:, :n]"
+    assert labels >= {
+        "np.where(mask, a @ b.T - 1.5, 0) -> a @ b.T - 1.5", "b.T -> b", "a @ b.T -> b.T @ a",
+        "a @ b.T - 1.5 -> a @ b.T", "a @ b.T - 1.5 -> a @ b.T + 1.5", "1: -> :", ":n -> :n - 1",
+        "1.5 -> 3.0", f"{total}.mean(axis=0, keepdims=True)", f"{total}.sum(axis=0)",
+        f"{total}.sum(axis=1, keepdims=True)"}
+    assert not any("docstring" in label for label in labels)
+
+
+def test_an_endless_mutant_is_stopped(monkeypatch):
+    if not hasattr(mutants.signal, "setitimer"):
+        pytest.skip("this system has no timer")
+    monkeypatch.setattr(mutants, "SECONDS", 0.05)
+    endless = ast.parse("def bias_gradient(dy):\n    while True: pass")
+    mutant = mutants.Mutant("bias_gradient", "", endless)
+    mutants.judge(mutant, range(2))
+    assert mutant.passed == [] and mutant.is_endless
+
+
+def test_a_weak_check_is_reported(monkeypatch):
+    """With data on which a mistake does not show, its mutant passes."""
+    monkeypatch.setattr(EXERCISES["bias_gradient"], "draw", lambda rng: (
+        numbers for numbers in [(rng.standard_normal((1, 1, 4)),)]))
+    chosen = next(f for f in FOUND if f[1] == "bias_gradient")
+    lines = passing(list(mutants.mutants(*chosen[1:])), range(2))
+    assert any("dy.mean(axis=(0, 1))" in line for line in lines)

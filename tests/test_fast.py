@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pytest
@@ -16,22 +16,31 @@ import minifpt
 from minifpt import fast, layers, machine
 from minifpt import functional as F
 
-TOKENS = [1, 63, 64, 65, 130, 200]
-shapes = st.tuples(st.integers(1, 3), st.sampled_from(TOKENS), st.integers(1, 3),
-                   st.integers(1, 8))                     # B, T, H, D
-dtypes = st.sampled_from([(np.float32, 1e-5), (np.float64, 1e-12)])
+DTYPES = st.sampled_from([(np.float32, 1e-5), (np.float64, 1e-12)])      # and a tolerance
 
 
 @contextmanager
-def pieces_of(size):
-    """Limit pieces to ``size`` numbers within a ``with``, as far as possible."""
+def changed(module, **values):
+    """Set names of a module within a ``with``."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fast, "MAX_PIECE", size)
-        patch.setattr(fast, "MAX_TILE_SCORES", size)
+        for name, value in values.items():
+            patch.setattr(module, name, value)
         yield
 
 
-both = pytest.mark.parametrize("size", [5000, 1 << 30])
+def pieces_of(size):
+    """Limit pieces to ``size`` numbers within a ``with``, as far as possible."""
+    return changed(fast, MAX_PIECE=size, MAX_TILE_SCORES=size)
+
+
+def on(cores):
+    """Let this machine have ``cores`` cores within a ``with``."""
+    return changed(machine, cores=lambda: cores)
+
+
+def products_are_cut():
+    """Cut products of any size within a ``with``."""
+    return changed(fast, MIN_MULTIPLICATIONS=1, MIN_WIDTH=64, MIN_SIZE_TO_SWAP=1)
 
 
 def normal(shape, dtype, seed=0):
@@ -40,108 +49,168 @@ def normal(shape, dtype, seed=0):
 
 def close(got, want, tolerance):
     """Compare to ``tolerance`` times the largest entry, as sums of many terms allow."""
-    assert got.dtype == want.dtype and got.shape == want.shape
-    np.testing.assert_allclose(got, want, rtol=0, atol=tolerance * np.abs(want).max(initial=1.0))
+    assert (got is None) == (want is None)
+    if got is not None:
+        assert got.dtype == want.dtype and got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=0, atol=tolerance * np.abs(want).max(initial=1))
 
 
-def close_gradients(grads, expected, tolerance):
-    """Compare the gradients that a backward pass returned, ``None`` among them."""
-    for grad, want in zip(grads, expected, strict=True):
-        assert (grad is None) == (want is None)
-        if grad is not None:
-            close(grad, want, tolerance)
+def compare(op, arrays, tolerance, *contexts, **options):
+    """Compare the two forms of an operation, the fast one within ``contexts``, forward and back.
 
-
-# ------------------------------------------------------------------------ layer norm
+    Return the cache and the gradients of the fast form."""
+    simple_options = {key: np.random.default_rng(2) if key == "rng" else value
+                      for key, value in options.items()}
+    want, simple = vars(F)[op](*arrays, **simple_options)
+    dy = normal(want.shape, want.dtype, 9)
+    expected = vars(F)[f"{op}_backward"](dy, simple)
+    before = [a.copy() for a in arrays]
+    with ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
+        y, cache = vars(fast)[op](*arrays, **options)
+        grads = vars(fast)[f"{op}_backward"](dy.copy(), cache)
+    np.testing.assert_equal([*arrays], before)
+    close(y, want, tolerance)
+    grads, expected = (g if isinstance(g, tuple) else (g,) for g in (grads, expected))
+    for grad, right in zip(grads, expected, strict=True):
+        close(grad, right, 10 * tolerance)
+    return cache, grads
 
 
 @pytest.mark.parametrize("need", list(itertools.product([True, False], repeat=3)))
-@given(st.sampled_from([(1, 1), (7, 5), (2, 3, 4), (2, 3, 130)]), dtypes,
+@given(st.sampled_from([(1, 1), (7, 5), (2, 3, 4), (2, 3, 130)]), DTYPES,
        st.sampled_from([1e-6, 1.0, 1e6]))
 def test_layer_norm_equals_the_simple_form(need, shape, kind, size):
     dtype, tolerance = kind
-    x, dy = normal(shape, dtype) * dtype(size), normal(shape, dtype, 1)
-    w, b = normal((2, shape[-1]), dtype, 2)
-    y, cache = fast.layer_norm(x, w, b, 1e-3, need)
-    want, simple = F.layer_norm(x, w, b, 1e-3, need)
-    close(y, want, tolerance)
-    close_gradients(fast.layer_norm_backward(dy.copy(), cache),
-                    F.layer_norm_backward(dy, simple), 10 * tolerance)
+    arrays = normal(shape, dtype) * dtype(size), *normal((2, shape[-1]), dtype, 2)
+    compare("layer_norm", arrays, tolerance, eps=1e-3, need=need)
 
 
-# ------------------------------------------------------------------------------ GELU
+both = pytest.mark.parametrize("size", [5000, 1 << 30])
 
 
 @both
-@given(st.sampled_from([(1,), (7, 5), (2, 3, 4), (fast.MAX_PIECE - 1,), (fast.MAX_PIECE + 1,),
-                        (3, fast.MAX_PIECE)]), dtypes, st.floats(0.1, 20))
+@given(st.sampled_from([(1,), (2, 3, 4), (fast.MAX_PIECE - 1,), (fast.MAX_PIECE + 1,),
+                        (2, fast.MAX_PIECE)]), DTYPES, st.floats(0.1, 20))
+@settings(max_examples=5)
 def test_gelu_equals_the_simple_form(size, shape, kind, factor):
     dtype, tolerance = kind
-    x, dy = normal(shape, dtype) * dtype(factor), normal(shape, dtype, 1)
-    with pieces_of(size):
-        y, cache = fast.gelu(x)
-        dx = fast.gelu_backward(dy.copy(), cache)
-    want, simple = F.gelu(x)
-    close(y, want, tolerance)
-    close(dx, F.gelu_backward(dy, simple), tolerance)
+    compare("gelu", [normal(shape, dtype) * dtype(factor)], tolerance, pieces_of(size))
 
 
-# ------------------------------------------------------------------------- attention
+def test_a_gradient_of_gelu_in_another_memory_order_is_right():
+    x, dy = normal((6, 5), np.float64), np.asfortranarray(normal((6, 5), np.float64))
+    want = F.gelu_backward(dy, F.gelu(x)[1])
+    close(fast.gelu_backward(dy, fast.gelu(x)[1]), want, 1e-12)
 
 
 @both
-@settings(max_examples=60)
-@given(shapes, dtypes, st.one_of(st.just(0.0), st.floats(0.05, 0.9)), st.booleans())
-def test_attention_equals_the_simple_form(size, shape, kind, p, causal):
+@settings(max_examples=30)
+@given(st.integers(1, 3), st.sampled_from([1, 63, 64, 65, 130, 200]), st.integers(1, 3),
+       st.integers(1, 8), DTYPES, st.one_of(st.just(0.0), st.floats(0.05, 0.9)), st.booleans())
+def test_attention_equals_the_simple_form(size, B, T, H, D, kind, p, causal):
     """With dropout, both forms draw the same mask, and equally much from the generator."""
-    (B, T, H, D), (dtype, tolerance) = shape, kind
-    qkv, dy = normal((B, T, 3 * H * D), dtype), normal((B, T, H * D), dtype, 1)
-    before = qkv.copy(), dy.copy()
-    one, other = np.random.default_rng(2), np.random.default_rng(2)
-    with pieces_of(size):
-        y, cache = fast.attention(qkv, H, p, one, causal)
-        dqkv = fast.attention_backward(dy, cache)
-        small = T <= fast.TILE and B * H * T * T <= 4 * fast.MAX_TILE_SCORES
-    want, simple = F.attention(qkv, H, p, other, causal)
+    dtype, tolerance = kind
+    rng, qkv = np.random.default_rng(2), normal((B, T, 3 * H * D), dtype)
+    cache, _ = compare("attention", [qkv], 3 * tolerance, pieces_of(size), n_head=H, p=p, rng=rng,
+                       causal=causal)
+    small = T <= fast.TILE and B * H * T * T <= 4 * size
     assert isinstance(cache, F.AttentionCache) == small
     assert small or cache.top.dtype == cache.total.dtype == dtype
-    close(y, want, 3 * tolerance)
-    close(dqkv, F.attention_backward(dy, simple), 10 * tolerance)
-    assert one.bytes(8) == other.bytes(8)
-    np.testing.assert_equal((qkv, dy), before)
+    other = np.random.default_rng(2)
+    F.attention(qkv, H, p, other, causal)
+    assert rng.bytes(8) == other.bytes(8)
+
+
+@pytest.mark.parametrize("T", [16, 128])
+def test_attention_stays_finite_for_the_largest_values(T):
+    qkv = np.random.default_rng(T).standard_normal((2, T, 24)).astype(np.float32)
+    qkv[..., 16:] = np.copysign(np.finfo(np.float32).max, qkv[..., 16:])
+    assert np.isfinite(fast.attention(qkv, 2)[0]).all()
+
+
+def test_the_first_tokens_of_a_text_have_the_bits_of_attention_without_a_past():
+    qkv, past = normal((1, 3 * fast.TILE, 24), np.float32), layers.KeyValues(4 * fast.TILE)
+    np.testing.assert_array_equal(fast.attention(qkv, 2, past=past)[0], fast.attention(qkv, 2)[0])
+
+
+# ------------------------------------------------------------------------- products
+
+
+CORES = st.integers(1, 4)
+
+
+@given(st.sampled_from([(1,), (2, 3), (130,), (2, 200)]), st.integers(1, 300), st.integers(1, 300),
+       DTYPES, st.tuples(st.booleans(), st.booleans(), st.booleans()), CORES)
+@settings(max_examples=50)                                # eight left out dw
+def test_linear_equals_the_simple_form(lead, n, m, kind, need, cores):
+    dtype, tolerance = kind
+    arrays = [normal(shape, dtype, i) for i, shape in enumerate([(*lead, n), (n, m), (m,)])]
+    cache, grads = compare("linear", arrays, 10 * tolerance, products_are_cut(), on(cores),
+                           need=need)
+    assert cache.x is (arrays[0] if need[1] else None)
+    assert all(g is None or g.flags.c_contiguous for g in grads)
+
+
+@given(st.sampled_from([(1,), (2, 3), (2, 100)]), st.integers(1, 9), st.integers(1, 300), DTYPES,
+       st.tuples(st.booleans(), st.booleans()), CORES)
+@settings(max_examples=20)
+def test_unembedding_equals_the_simple_form(lead, C, V, kind, need, cores):
+    dtype, tolerance = kind
+    compare("unembedding", [normal((*lead, C), dtype), normal((V, C), dtype, 1)], 10 * tolerance,
+            products_are_cut(), on(cores), need=need)
+
+
+@pytest.mark.parametrize("rows", [3, 48, 49])
+@pytest.mark.parametrize("columns", [48, 400])
+def test_products_of_few_rows_equal_numpys(rows, columns):
+    """With a transposed weight, with and without a bias, up to the limit for few rows."""
+    x, w = normal((rows, 100), np.float64, rows), normal((400, 100), np.float64).T[:, :columns]
+    with products_are_cut():
+        y = fast.product(x, w)
+        np.testing.assert_allclose(fast.product(x, w, w[0]), x @ w + w[0], atol=1e-12)
+        assert fast.product(*map(np.float32, (x, w))).dtype == np.float32
+    assert y.flags.c_contiguous
+    np.testing.assert_allclose(y, x @ w, atol=1e-12)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_the_number_of_cores_changes_no_bit(dropout):
+    """Outputs and gradients are equal even if all operations are cut."""
+    config = minifpt.GPT2Config(n_layer=1, n_head=2, n_embd=130, n_positions=80, dropout=dropout)
+    model = minifpt.FPT(minifpt.GPT2(config), 3, 2)
+    results = []
+    for cores in (1, 2, 3, 4):
+        with products_are_cut(), pieces_of(5000), on(cores):
+            model.zero_grad()
+            y, cache = model.forward(normal((5, 70, 3), np.float32), True, np.random.default_rng(0))
+            model.backward(np.ones_like(y), cache)
+        results.append([y, *(p.grad for p in model.parameters())])
+    for other in results[1:]:
+        np.testing.assert_equal(other, results[0])
 
 
 # ------------------------------------------------------------------- threads and BLAS
 
 
-@contextmanager
-def on(cores):
-    """Let this machine have ``cores`` cores within a ``with``."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine, "cores", lambda: cores)
-        yield
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-@pytest.mark.parametrize("pieces", [0, 1, 2, 7])
-def test_shared_does_every_piece_once(n, pieces):
-    done = []
-    with on(n):
-        machine.shared(done.append, list(range(pieces)))
-    assert sorted(done) == list(range(pieces))
+@pytest.mark.parametrize("cores", [1, 2, 3])
+def test_shared_does_every_piece_once(cores):
+    for pieces in range(5):
+        done = []
+        with on(cores):
+            machine.shared(done.append, list(range(pieces)))
+        assert sorted(done) == list(range(pieces))
 
 
 @pytest.mark.parametrize("cores", [1, 2])
-@pytest.mark.parametrize("bad", range(4))
+@pytest.mark.parametrize("bad", [0, 3])
 def test_a_worker_s_exception_comes_out(cores, bad):
-    def work(i):
-        if i == bad:
-            raise ZeroDivisionError(f"piece {i}")
     done = []
     with on(cores):
-        with pytest.raises(ZeroDivisionError, match=f"piece {bad}"):
-            machine.shared(work, [0, 1, 2, 3])
-        machine.shared(done.append, [0, 1])                  # and the threads still work
+        with pytest.raises(ZeroDivisionError):
+            machine.shared(lambda i: 1 // (i - bad), [0, 1, 2, 3])
+        machine.shared(done.append, [0, 1])               # and the threads still work
     assert sorted(done) == [0, 1]
 
 
@@ -211,183 +280,74 @@ def test_the_quota_of_a_container_is_read(tmp_path, files, group, cores):
     assert machine.quota(tmp_path / "root", tmp_path / "group") == cores
 
 
-def test_cores_listen_to_the_quota(monkeypatch):
-    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: set(range(64)), raising=False)
-    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+OPENBLAS, OMP = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"
+
+
+@pytest.mark.parametrize("variables, quota, cores, why", [
+    ({}, np.inf, 3, "the machine"), ({}, 2.0, 2, "the container's quota"),
+    ({}, 2.5, 2, "the container's quota"), ({}, 0.5, 1, "the container's quota"),
+    ({OPENBLAS: "1"}, np.inf, 1, OPENBLAS), ({OMP: "1"}, np.inf, 1, OMP),
+    ({OPENBLAS: "1", OMP: "64"}, np.inf, 1, OPENBLAS), ({OMP: "many"}, np.inf, 3, "the machine"),
+    ({OMP: "0"}, np.inf, 3, "the machine"), ({OMP: "9999"}, np.inf, 3, "the machine")])
+def test_cores_listen_to_quota_and_environment(monkeypatch, variables, quota, cores, why):
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: {*range(pid, 3)},
+                        raising=False)
+    monkeypatch.setattr(machine, "quota", lambda: quota)
+    for name in (OPENBLAS, OMP):
         monkeypatch.delenv(name, raising=False)
-    for quota, cores in ((2.0, 2), (2.5, 2), (0.5, 1), (np.inf, 64)):
-        monkeypatch.setattr(machine, "quota", lambda quota=quota: quota)
-        n, why = machine.cores_and_why.__wrapped__()
-        assert n == cores and ("quota" in why) == (n < 64)
-
-
-# ------------------------------------------------------------------------- products
-
-
-@contextmanager
-def products_are_cut():
-    """Cut products of any size within a ``with``."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fast, "MIN_MULTIPLICATIONS", 1)
-        patch.setattr(fast, "MIN_WIDTH", 64)
-        patch.setattr(fast, "MIN_SIZE_TO_SWAP", 1)
-        yield
-
-
-@given(st.sampled_from([(1,), (2, 3), (130,), (2, 200)]), st.integers(1, 300), st.integers(1, 300),
-       dtypes, st.tuples(st.booleans(), st.booleans(), st.booleans()), st.integers(1, 4))
-@settings(max_examples=50)                                # eight left out dw
-def test_linear_equals_the_simple_form(lead, n, m, kind, need, cores):
-    dtype, tolerance = kind
-    x, w, b, dy = (normal(shape, dtype, i) for i, shape in enumerate(
-        [(*lead, n), (n, m), (m,), (*lead, m)]))
-    want, simple = F.linear(x, w, b, need)
-    with products_are_cut(), on(cores):
-        y, cache = fast.linear(x, w, b, need)
-        grads = fast.linear_backward(dy, cache)
-    assert all(g is None or g.flags.c_contiguous for g in grads)
-    close(y, want, 10 * tolerance)
-    close_gradients(grads, F.linear_backward(dy, simple), 20 * tolerance)
-
-
-@given(st.sampled_from([(1,), (2, 3), (2, 100)]), st.integers(1, 9), st.integers(1, 300), dtypes,
-       st.tuples(st.booleans(), st.booleans()), st.integers(1, 4))
-@settings(max_examples=30)
-def test_unembedding_equals_the_simple_form(lead, C, V, kind, need, cores):
-    dtype, tolerance = kind
-    x, w, dy = normal((*lead, C), dtype), normal((V, C), dtype, 1), normal((*lead, V), dtype, 2)
-    want, simple = F.unembedding(x, w, need)
-    with products_are_cut(), on(cores):
-        y, cache = fast.unembedding(x, w, need)
-        grads = fast.unembedding_backward(dy, cache)
-    close(y, want, 10 * tolerance)
-    close_gradients(grads, F.unembedding_backward(dy, simple), 20 * tolerance)
-
-
-def test_products_of_few_rows_equal_numpys():
-    """With a transposed weight, with and without a bias, up to the limit for few rows."""
-    w = normal((400, 100), np.float64).T
-    for rows in (3, 48, 49):
-        for columns in (48, 400):
-            x, by = normal((rows, 100), np.float64, rows), w[:, :columns]
-            with products_are_cut():
-                y = fast.product(x, by)
-                assert y.flags.c_contiguous
-                np.testing.assert_allclose(y, x @ by, atol=1e-12)
-                np.testing.assert_allclose(fast.product(x, by, by[0]), x @ by + by[0], atol=1e-12)
-                single = [a.astype(np.float32) for a in (x, by)]
-                assert fast.product(*single).dtype == np.float32
-
-
-def test_a_linear_layer_keeps_only_what_its_gradients_need():
-    x, w, b = (normal(shape, np.float64) for shape in ((3, 7), (7, 5), (5,)))
-    assert fast.linear(x, w, b, (True, False, True))[1].x is None
-    assert fast.linear(x, w, b, (False, True, False))[1].x is x
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_the_number_of_cores_changes_no_bit(dropout):
-    """Outputs and gradients are equal even if all operations are cut."""
-    config = minifpt.GPT2Config(n_layer=1, n_head=2, n_embd=130, n_positions=80, dropout=dropout)
-    model = minifpt.FPT(minifpt.GPT2(config), 3, 2)
-    model.freeze(minifpt.FreezeMask())
-
-    def step():
-        model.zero_grad()
-        y, cache = model.forward(normal((5, 70, 3), np.float32), True, np.random.default_rng(0))
-        model.backward(np.ones_like(y), cache)
-        return y, {name: p.grad for name, p in model.named_parameters()}
-    results = []
-    with products_are_cut(), pieces_of(5000):
-        for cores in (1, 2, 3, 4):
-            with on(cores):
-                results.append(step())
-    for other in results[1:]:
-        np.testing.assert_equal(other, results[0])
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert machine.cores_and_why.__wrapped__() == (cores, why)
 
 
 # -------------------------------------------------------------- settings of the process
 
 
-def recorded_setting():
-    """Return a ``ProcessSetting`` and the list of its events."""
-    events = []
+def test_the_last_of_four_threads_undoes_a_setting():
+    """The first thread makes it, and the last one to end undoes it; a nested ``with`` does not."""
+    events, inside = [], threading.Barrier(5, timeout=20)
 
     @machine.ProcessSetting
     def setting():
-        """A docstring."""
         events.append("made")
         yield
         events.append("undone")
-    return setting, events
-
-
-def test_a_nested_setting_is_made_once():
-    setting, did = recorded_setting()
-    for _ in range(2):                                    # and again
-        with setting:
-            assert did == ["made"]
-            with setting:
-                assert did == ["made"]
-            assert did == ["made"]
-        assert did == ["made", "undone"]
-        did.clear()
-    assert setting.__doc__ == "A docstring."
-
-
-def test_the_last_of_four_threads_undoes_a_setting():
-    """The first thread makes it, and the last one to end undoes it."""
-    setting, did = recorded_setting()
-    inside, turns = threading.Barrier(5, timeout=20), [threading.Event() for _ in range(4)]
 
     def work(i):
         with setting, setting:
             inside.wait()
             assert turns[i].wait(20)
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    inside.wait()                                         # all four are inside
-    for i in (0, 2, 3, 1):                                # and leave one by one
-        assert did == ["made"]
-        turns[i].set()
-        threads[i].join(20)
-    assert did == ["made", "undone"]
+    for _ in range(2):                                    # and again
+        events.clear()
+        turns = [threading.Event() for _ in range(4)]
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        inside.wait()                                     # all four are inside
+        for i in (0, 2, 3, 1):                            # and leave one by one
+            assert events == ["made"]
+            turns[i].set()
+            threads[i].join(20)
+        assert events == ["made", "undone"]
 
 
-def in_a_child(work):
-    """Return the result or error of ``work()`` in a forked process, as text."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            answer = repr(work())
-        except BaseException as e:                        # it must not come back
-            answer = repr(e)
-        os.write(write, answer.encode())
-        os._exit(0)
-    os.close(write)
-    with open(read) as f:
-        answer = f.read()
-    os.waitpid(child, 0)
-    return answer
-
-
-def forks(test):
-    """Mark a test that forks."""
-    quiet = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-    return pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")(quiet(test))
-
-
-@forks
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_a_forked_child_starts_its_own_threads():
     """The child has none of its parent's threads, and starts its own."""
     def together():
         barrier = threading.Barrier(2, timeout=10)        # passed by two at once, or never
         with on(2):
             machine.shared(lambda i: barrier.wait(), [0, 1])
-        return "two"
-    assert together() == "two" and in_a_child(together) == "'two'"
+        return 0
+    assert together() == 0
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(together())
+        finally:                                          # it must not come back
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.fixture
@@ -408,27 +368,21 @@ def blas():
 
 @pytest.mark.parametrize("before", [1, 2])
 def test_single_threaded_blas_restores_the_count(blas, before):
+    """Nested, after an error, and in a model."""
     put, get = blas
     put(before)
-    with machine.single_threaded_blas:
-        assert get() == 1
+    with pytest.raises(ZeroDivisionError), machine.single_threaded_blas:
         with machine.single_threaded_blas:
             assert get() == 1
         assert get() == 1
-    assert get() == before
-    with pytest.raises(ZeroDivisionError), machine.single_threaded_blas:
         raise ZeroDivisionError
     assert get() == before
     model, threads = minifpt.GPT2(minifpt.GPT2Config(1, 1, 4, 8, 2, 0.0)), []
     attn = model.h[0].attn
     forward = attn.forward
     attn.forward = lambda *args, **reads: (threads.append(get()), forward(*args, **reads))[1]
-    y, cache = model.forward(normal((2, 5, 4), np.float32))
-    model.backward(y, cache)
+    model.forward(normal((2, 5, 4), np.float32))
     assert threads == [1] and get() == before
-    with pytest.raises(ValueError, match="x has shape"):
-        model.forward(normal((2, 5, 3), np.float32))
-    assert get() == before
 
 
 def test_lstm_has_the_bits_of_the_simple_form(blas):
@@ -463,38 +417,3 @@ def test_kept_memory_is_given_back_at_the_end():
     most = resident()
     del array
     assert resident() < most - 60 and len(small) == 500
-
-
-@pytest.mark.parametrize("variables, most", [
-    ({"OPENBLAS_NUM_THREADS": "1"}, 1), ({"OMP_NUM_THREADS": "1"}, 1),
-    ({"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "64"}, 1), ({}, None),
-    ({"OMP_NUM_THREADS": "many"}, None), ({"OMP_NUM_THREADS": "0"}, None),
-    ({"OMP_NUM_THREADS": "9999"}, None)])
-def test_cores_listen_to_the_environment(monkeypatch, variables, most):
-    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: {*range(pid, 3)},
-                        raising=False)
-    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(machine, "quota", lambda: np.inf)
-    n, why = machine.cores_and_why.__wrapped__()
-    assert n == (most or 3) and (why in variables if most else why == "the machine")
-
-
-@pytest.mark.parametrize("T", [16, 128])
-def test_attention_stays_finite_for_the_largest_values(T):
-    qkv = np.random.default_rng(T).standard_normal((2, T, 24)).astype(np.float32)
-    qkv[..., 16:] = np.copysign(np.finfo(np.float32).max, qkv[..., 16:])
-    assert np.isfinite(fast.attention(qkv, 2)[0]).all()
-
-
-def test_the_first_tokens_of_a_text_have_the_bits_of_attention_without_a_past():
-    qkv, past = normal((1, 3 * fast.TILE, 24), np.float32), layers.KeyValues(4 * fast.TILE)
-    np.testing.assert_array_equal(fast.attention(qkv, 2, past=past)[0], fast.attention(qkv, 2)[0])
-
-
-def test_a_gradient_of_gelu_in_another_memory_order_is_right():
-    x, dy = normal((6, 5), np.float64), np.asfortranarray(normal((6, 5), np.float64))
-    want = F.gelu_backward(dy, F.gelu(x)[1])
-    close(fast.gelu_backward(dy, fast.gelu(x)[1]), want, 1e-12)

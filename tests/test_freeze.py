@@ -19,62 +19,42 @@ def model():
 def test_each_parameter_is_in_its_group():
     """The layer that owns a parameter says its group; those of a model without an
     adapter are the paper's."""
-    groups = {n: p.group for n, p in model().named_parameters()}
-    assert {group for group in groups.values()} == set(GROUPS) - {"adapter"}
-    for name, group in groups.items():
-        name = name.removeprefix("trunk.")
-        want = next(group for group, part in {
-            "input": "input.", "output": "output.", "pos": "wpe.", "attn": ".attn.",
-            "mlp": ".mlp.", "ln": "ln_"}.items() if part in name)
-        assert group == want, name
+    groups = {n.removeprefix("trunk."): p.group for n, p in model().named_parameters()}
+    assert {*groups.values()} == set(GROUPS) - {"adapter"}
+    parts = {"input": "input.", "output": "output.", "pos": "wpe.", "attn": ".attn.",
+             "mlp": ".mlp.", "ln": "ln_"}
+    assert groups == {name: next(group for group, part in parts.items() if part in name)
+                      for name in groups}
     table = dict(minifpt.LanguageModel(CONFIG, seed=None).named_parameters())["wte.weight"]
     assert table.group == "input"                         # it stands where the input layer does
 
 
-def test_an_unknown_group_is_refused():
-    with pytest.raises(ValueError, match="^parameter 'a.b': its group is 'tok', expected one of "
-                                         "input, pos, ln, attn, mlp, output, adapter$"):
-        FreezeMask().frozen("a.b", "tok")
-    m = model()
-    m.trunk.wpe.weight.group = "place"
-    with pytest.raises(ValueError, match="'trunk.wpe.weight': its group is 'place'"):
-        m.freeze(FreezeMask.output_only())
-    assert all(p.trainable for p in m.parameters())       # and nothing was frozen half-way
+ALL_BUT_OUTPUT = {"input", "pos", "ln", "attn", "mlp"}
 
 
-@pytest.mark.parametrize("text, frozen", [
-    ("full", set()), ("fpt", {"attn", "mlp"}), ("output_only", set(GROUPS) - {"output", "adapter"}),
-    ("output-only", set(GROUPS) - {"output", "adapter"}), ("attn,mlp", {"attn", "mlp"}),
-    (" ln , pos,", {"ln", "pos"}), ("input", {"input"})])
-def test_groups_are_parsed(text, frozen):
+@pytest.mark.parametrize("text, frozen, patterns", [
+    ("full", set(), ()), ("fpt", {"attn", "mlp"}, ()), ("output_only", ALL_BUT_OUTPUT, ()),
+    ("output-only", ALL_BUT_OUTPUT, ()), (" ln , pos,", {"ln", "pos"}, ()),
+    ("attn, h.1.ln_1.*,*.bias", {"attn"}, ("h.1.ln_1.*", "*.bias")),
+    ("*bias,mlp", {"mlp"}, ("*bias",))])
+def test_texts_are_parsed(text, frozen, patterns):
     mask = FreezeMask.parse(text)
-    assert {g for g in GROUPS if getattr(mask, g)} == frozen and mask.patterns == ()
+    assert mask == FreezeMask(**dict.fromkeys(frozen, True), patterns=patterns)
+    assert FreezeMask.parse(mask) is mask
 
 
-def test_presets_freeze_their_groups():
-    assert FreezeMask.parse("fpt") == FreezeMask.fpt() == FreezeMask(attn=True, mlp=True)
-    assert FreezeMask.parse("full") == FreezeMask.full() == FreezeMask()
-    assert FreezeMask.parse("output_only") == FreezeMask.output_only()
+@given(groups=st.sets(st.sampled_from(list(GROUPS))),
+       patterns=st.lists(st.sampled_from(["h.0.*", "*.bias", "trunk.ln_f.*", "wpe.w?ight"])))
+def test_the_text_of_a_mask_parses_to_the_mask(groups, patterns):
+    mask = FreezeMask(**dict.fromkeys(groups, True), patterns=tuple(patterns))
+    assert FreezeMask.parse(str(mask)) == mask
 
 
-def test_patterns_are_parsed():
-    mask = FreezeMask.parse("attn, h.1.ln_1.*,*.bias")
-    assert mask == FreezeMask(attn=True, patterns=("h.1.ln_1.*", "*.bias"))
-    assert mask.select(model()) == {
-        n: ".attn." in n or "h.1.ln_1" in n or n.endswith("bias")
-        for n, _ in model().named_parameters()}
-
-
-def test_a_pattern_without_a_dot_and_the_text_of_a_mask():
-    mask = FreezeMask.parse("*bias,attn")
-    assert mask == FreezeMask(attn=True, patterns=("*bias",)) and str(mask) == "attn,*bias"
-    assert str(FreezeMask()) == "full" and str(FreezeMask.fpt()) == "attn,mlp"
-
-
-@pytest.mark.parametrize("patterns", ["*.bias", (1,), ("*.bias", None)])
-def test_patterns_other_than_texts_are_refused(patterns):
-    with pytest.raises(ValueError, match="^FreezeMask: patterns is .*, expected a tuple of texts"):
-        FreezeMask(patterns=patterns)
+def test_equal_masks_compare_equal():
+    assert str(FreezeMask.full()) == "full" and str(FreezeMask.fpt()) == "attn,mlp"
+    assert len({FreezeMask.fpt(), FreezeMask.parse("attn,mlp"), FreezeMask()}) == 2
+    assert FreezeMask.output_only() == FreezeMask.parse("output_only")
+    assert len({FreezeMask.parse("h.0.*"), FreezeMask(patterns=["h.0.*"])}) == 1
 
 
 @pytest.mark.parametrize("pattern", ["h.1.ln_1.weight", "trunk.h.1.ln_1.weight",
@@ -87,57 +67,72 @@ def test_patterns_with_or_without_the_prefix(pattern):
     assert matches("trunk.h.1.ln_1.weight", pattern)
 
 
-@pytest.mark.parametrize("text, message", [
-    *((text, "'.* is neither a preset ") for text in ("atn", "attn,mpl", "attn mlp", "FPT")),
-    ("fpt,full", "a preset stands alone"), ("fpt,h.1.ln_1.*", "a preset stands alone"),
-    ("attn,output-only", "a preset stands alone"), ("", "empty")])
-def test_wrong_masks_are_refused(text, message):
-    with refused(f"^freeze: {message}"):
-        FreezeMask.parse(text)
-
-
-@given(groups=st.sets(st.sampled_from(list(GROUPS))),
-       patterns=st.lists(st.sampled_from(["h.0.*", "*.bias", "trunk.ln_f.*", "wpe.w?ight"])))
-def test_the_text_of_a_mask_parses_to_the_mask(groups, patterns):
-    mask = FreezeMask(**dict.fromkeys(groups, True), patterns=tuple(patterns))
-    assert FreezeMask.parse(str(mask)) == mask
-
-
-def test_apply_sets_and_unsets():
-    m = model()
-    for text in ("fpt", "output_only", "input,h.0.ln_1.bias", "full"):
-        mask = FreezeMask.parse(text)
-        mask.apply(m)
-        for name, p in m.named_parameters():
-            assert p.trainable is not mask.frozen(name, p.group)
-        assert mask.select(m) == {n: not p.trainable for n, p in m.named_parameters()}
-    assert all(p.trainable for p in m.parameters())
-
-
-def test_freeze_touches_no_data_and_drops_gradients_of_what_is_frozen():
+@pytest.mark.parametrize("text, is_frozen", [
+    ("fpt", lambda name, group: group in ("attn", "mlp")),
+    ("output_only", lambda name, group: group != "output"),
+    ("input,h.0.ln_1.bias", lambda name, group: group == "input" or "h.0.ln_1.bias" in name),
+    ("attn,*.bias", lambda name, group: group == "attn" or name.endswith("bias"))])
+def test_a_mask_freezes_what_it_names_and_touches_no_number(text, is_frozen):
+    """What is frozen loses its gradient."""
     m = model()
     before = [p.data.copy() for p in m.parameters()]
     for p in m.parameters():
         p.grad = p.data
-    m.freeze(FreezeMask.fpt())
-    assert all((p.grad is not None) == p.trainable for p in m.parameters())
+    frozen = FreezeMask.parse(text).select(m)
+    assert all(p.trainable for p in m.parameters())       # select changes nothing
+    m.freeze(text)
+    for name, p in m.named_parameters():
+        assert frozen[name] == is_frozen(name, p.group)
+        assert p.trainable is (p.grad is not None) is not frozen[name]
     np.testing.assert_equal([p.data for p in m.parameters()], before)
-
-
-def test_select_changes_no_parameter():
-    m = model()
-    assert sum(FreezeMask.fpt().select(m).values()) == 16
+    m.freeze("full")
     assert all(p.trainable for p in m.parameters())
 
 
-@pytest.mark.parametrize("patterns", [("h.2.*",), ("h.0.*", "x.*"), ("ln_1.*",), ("wte.*",)])
-def test_a_pattern_that_matches_nothing_is_refused(patterns):
+@pytest.mark.parametrize("thirds", [(0,), (1,), (0, 1)])
+def test_a_third_of_the_attention_s_matrix_has_a_name(thirds):
+    """Its gradient is 0; with all three the whole matrix is frozen."""
+    m, names = model(), [f"h.0.attn.c_attn.weight.{part}" for part in ("queries", "keys", "values")]
+    m.freeze(",".join(names[i] for i in thirds))
+    weight = m.trunk.h[0].attn.c_attn.weight
+    y, cache = m.forward(np.ones((1, 2, 2)))
+    m.backward(np.ones_like(y), cache)
+    assert weight.trained_size() == 2 * 2 * (3 - len(thirds))
+    assert not any(weight.grad[:, 2 * i:2 * i + 2].any() for i in thirds)
+    assert weight.grad[:, 4:].any()
+    m.freeze(",".join(names))
+    assert not weight.trainable and m.trunk.h[0].attn.c_attn.bias.trainable
+
+
+def unknown_group():
     m = model()
-    with pytest.raises(ValueError, match="^freeze: the pattern '[^\n]*' matches no parameter"):
-        FreezeMask(patterns=patterns).apply(m)
-    assert all(p.trainable for p in m.parameters())       # and nothing was frozen half-way
+    m.trunk.wpe.weight.group = "place"
+    return m
 
 
-def test_equal_masks_compare_equal():
-    assert len({FreezeMask.fpt(), FreezeMask.parse("attn,mlp"), FreezeMask()}) == 2
-    assert len({FreezeMask.parse("h.0.*"), FreezeMask(patterns=["h.0.*"])}) == 1
+@pytest.mark.parametrize("call, message", [
+    *((lambda text=text: FreezeMask.parse(text), f"^freeze: {message}") for text, message in (
+        *((text, "'.* is neither a preset ") for text in ("atn", "attn,mpl", "attn mlp", "FPT")),
+        ("fpt,full", "a preset stands alone"), ("fpt,h.1.ln_1.*", "a preset stands alone"),
+        ("attn,output-only", "a preset stands alone"), ("", "empty"),
+        (3, "3, expected a FreezeMask, or its text"))),
+    *((lambda patterns=patterns: FreezeMask(patterns=patterns),
+       "^FreezeMask: patterns is .*, expected a tuple of texts")
+      for patterns in ("*.bias", (1,), ("*.bias", None))),
+    (lambda: FreezeMask(attn="yes"), "^FreezeMask: attn is 'yes', expected True or False"),
+    (lambda: FreezeMask(atn=True), "^FreezeMask: 'atn' is not a group, expected one of input, pos"),
+    (lambda: FreezeMask().frozen("a.b", "tok"),
+     "^parameter 'a.b': its group is 'tok', expected one of input, pos, ln, attn, mlp, output, ad"),
+    *((lambda patterns=patterns: FreezeMask(patterns=patterns).apply(model()),
+       "^freeze: the pattern '.*' matches no parameter")
+      for patterns in (("h.2.*",), ("h.0.*", "x.*"), ("ln_1.*",), ("wte.*",)))])
+def test_wrong_masks_are_refused(call, message):
+    with refused(message):
+        call()
+
+
+@pytest.mark.parametrize("m, mask", [(unknown_group(), "output_only"), (model(), "attn,x.*")])
+def test_a_refused_mask_freezes_nothing_half_way(m, mask):
+    with refused("place|x.*"):
+        m.freeze(mask)
+    assert all(p.trainable for p in m.parameters())

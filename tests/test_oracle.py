@@ -17,8 +17,12 @@ pytestmark = pytest.mark.oracle
 torch.set_num_threads(1)
 
 
+def rng_of(seed):
+    return np.random.default_rng(seed)
+
+
 def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape)
+    return rng_of(seed).standard_normal(shape)
 
 
 def torch_attention(qkv, n_head, causal=True):
@@ -119,94 +123,6 @@ def test_dropout():
     np.testing.assert_allclose(F.dropout_backward(dy, cache), t.grad.numpy(), rtol=1e-12)
 
 
-# ------------------------------------------------------------------------------- GPT-2
-
-
-CONFIGS = [dict(n_layer=1, n_head=1, n_embd=8, n_positions=6, vocab_size=11),
-           dict(n_layer=2, n_head=2, n_embd=16, n_positions=20, vocab_size=13),
-           dict(n_layer=3, n_head=4, n_embd=32, n_positions=90, vocab_size=50),
-           dict(n_layer=6, n_head=2, n_embd=64, n_positions=30, vocab_size=30),
-           dict(n_layer=2, n_head=2, n_embd=16, n_positions=20, vocab_size=13,
-                activation_function="gelu"),
-           dict(n_layer=2, n_head=2, n_embd=16, n_positions=20, vocab_size=13,
-                activation_function="relu")]
-
-
-def pair(kind, dtype, seed=0, **config):
-    """Our language model and Transformers' model of the same weights, at random scales and
-    biases."""
-    ours = minifpt.LanguageModel(minifpt.GPT2Config(**config, dropout=0.0), seed, dtype)
-    rng = np.random.default_rng(seed + 1)
-    for p in ours.parameters():
-        p.data += (0.1 * rng.standard_normal(p.data.shape)).astype(dtype)
-    theirs = getattr(transformers, kind)(transformers.GPT2Config(
-        **config, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, attn_implementation="eager"))
-    theirs = theirs.to(getattr(torch, np.dtype(dtype).name))
-    trunk = theirs.transformer if kind == "GPT2LMHeadModel" else theirs
-    weights = {name: torch.tensor(a) for name, a in by_gpt2_name(ours)}
-    missing, unexpected = trunk.load_state_dict(weights, strict=False)
-    assert not unexpected and all("attn.bias" in n or "masked_bias" in n for n in missing)
-    return ours, theirs, trunk
-
-
-def assert_close(got, want, tolerance, name=""):
-    """Largest difference, relative to the largest entry."""
-    want = want.detach().numpy()
-    error = np.abs(got - want).max() / max(np.abs(want).max(), 1e-30)
-    assert error <= tolerance, f"{name}: relative error {error:.2e}"
-
-
-def assert_gradients(ours, trunk, tolerance):
-    theirs = dict(trunk.named_parameters())
-    for name, p in ours.named_parameters():
-        assert p.grad.dtype == p.data.dtype
-        assert_close(p.grad, theirs[name.removeprefix("trunk.")].grad, tolerance, name)
-
-
-@pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-9), (np.float32, 1e-4)])
-@pytest.mark.parametrize("config", CONFIGS)
-def test_trunk(config, dtype, tolerance):
-    lm, theirs, trunk = pair("GPT2Model", dtype, **config)
-    ours = lm.trunk
-    n = config["n_positions"]
-    for length in (1, n // 2, n):
-        ours.zero_grad()
-        theirs.zero_grad()
-        x = normal(3, length, config["n_embd"]).astype(dtype)
-        y, cache = ours.forward(x)
-        dy = normal(*y.shape, seed=7).astype(dtype)
-        dx = ours.backward(dy, cache)
-        t = torch.tensor(x, requires_grad=True)
-        want = theirs(inputs_embeds=t, output_hidden_states=True)
-        want.last_hidden_state.backward(torch.tensor(dy))
-        assert y.dtype == dx.dtype == dtype
-        assert_close(y, want.last_hidden_state, tolerance)
-        assert_close(dx, t.grad, tolerance)
-        assert_gradients(ours, trunk, tolerance)
-
-
-@pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-9), (np.float32, 1e-4)])
-@pytest.mark.parametrize("config", CONFIGS)
-def test_language_model(config, dtype, tolerance):
-    model, theirs, trunk = pair("GPT2LMHeadModel", dtype, **config)
-    ids = np.random.default_rng(0).integers(0, config["vocab_size"], (3, config["n_positions"]))
-    logits, cache = model.forward(ids)
-    loss, ce = F.cross_entropy(logits[:, :-1], ids[:, 1:])
-    dlogits = np.zeros_like(logits)
-    dlogits[:, :-1] = F.cross_entropy_backward(1.0, ce)
-    model.backward(dlogits, cache)
-    want = theirs(torch.tensor(ids), labels=torch.tensor(ids))
-    # Their own loss goes through float32, whatever the model's dtype is.
-    assert loss == pytest.approx(want.loss.item(), rel=1e-5)
-    want_loss = T.cross_entropy(want.logits[:, :-1].flatten(0, 1),
-                                torch.tensor(ids[:, 1:]).flatten())
-    want_loss.backward()
-    assert_close(logits, want.logits, tolerance)
-    assert_close(model.logits(ids), want.logits, tolerance)
-    assert loss == pytest.approx(want_loss.item(), rel=tolerance)
-    assert_gradients(model, trunk, tolerance)
-
-
 # --------------------------------------------------------------------------- optimizer
 
 
@@ -286,21 +202,26 @@ def torch_training(model, theirs, batches):
 @pytest.mark.parametrize("n_layer, n_head, n_embd", [(2, 2, 64), (4, 4, 128), (6, 4, 64)])
 def test_training_gives_the_losses_of_pytorch(n_layer, n_head, n_embd):
     """Forty steps of bit XOR in float32 from the same start on the same batches."""
-    lm, theirs, _ = pair("GPT2Model", np.float32, n_layer=n_layer, n_head=n_head,
-                            n_embd=n_embd, n_positions=16, vocab_size=5)
+    shape = dict(n_layer=n_layer, n_head=n_head, n_embd=n_embd, n_positions=16, vocab_size=5)
+    lm, rng = minifpt.LanguageModel(minifpt.GPT2Config(**shape, dropout=0.0)), rng_of(1)
+    for p in lm.parameters():
+        p.data += (0.1 * rng.standard_normal(p.data.shape)).astype(np.float32)
+    theirs = transformers.GPT2Model(transformers.GPT2Config(
+        **shape, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, attn_implementation="eager"))
+    theirs.load_state_dict({name: torch.tensor(a) for name, a in by_gpt2_name(lm)}, strict=False)
     model = minifpt.FPT(lm.trunk, input_dim=2, output_dim=2, output_tokens=5)
     model.freeze(minifpt.FreezeMask.fpt())
-    rng = np.random.default_rng(0)
+    rng = rng_of(0)
     batches = [xor_batch(rng, 5, 4) for _ in range(40)]
     frozen = {n: p.data.copy() for n, p in model.named_parameters() if not p.trainable}
     want = torch_training(model, theirs, batches)
-    got = ours_training(model, batches)
-    np.testing.assert_allclose(got, want, rtol=1e-3)
-    assert np.ptp(got) > 0.1                              # something was learnt or moved
+    losses = ours_training(model, batches)
+    np.testing.assert_allclose(losses, want, rtol=1e-3)
+    assert np.ptp(losses) > 0.1                           # something was learnt or moved
+    named = dict(theirs.named_parameters())
     for name, p in model.named_parameters():
         if name in frozen:
             np.testing.assert_array_equal(p.data, frozen[name])
-        else:
-            torch_name = name.removeprefix("trunk.")
-            if name.startswith("trunk."):
-                assert_close(p.data, dict(theirs.named_parameters())[torch_name], 1e-2, name)
+        elif name.startswith("trunk."):
+            their = named[name.removeprefix("trunk.")].detach().numpy()
+            assert np.abs(p.data - their).max() <= 1e-2 * np.abs(their).max(), name
