@@ -12,7 +12,7 @@ import sys
 import threading
 import uuid
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -69,9 +69,10 @@ def on_executor(executor, jobs, finished, folder, bar):
                  for job, is_finished in zip(jobs, finished, strict=True)]
     with without_empty(*(job.out for job in jobs)):       # a run removes only what it has made
         try:
-            for i, job in enumerate(jobs):
-                if not finished[i]:
-                    futures[executor.submit(work, job, stop)] = i
+            with held_back(signal.SIGINT):                # Ctrl-C is for this process, and waits
+                for i, job in enumerate(jobs):
+                    if not finished[i]:
+                        futures[executor.submit(work, job, stop)] = i
             with signals_handled(signal.default_int_handler, signal.SIGTERM):
                 for future in as_completed(futures):
                     histories[futures[future]] = future.result()      # or the run's error
@@ -86,6 +87,20 @@ def on_executor(executor, jobs, finished, folder, bar):
                 stop.unlink()
             raise
     return histories
+
+
+@contextmanager
+def held_back(signum):
+    """Within, a signal to this process waits, and processes that start never get it."""
+    signals, mask = [], getattr(signal, "pthread_sigmask", lambda *_: None)    # none on Windows
+    with signals_handled(lambda *_: signals.append(signum), signum):
+        before = mask(signal.SIG_BLOCK, {signum})         # new processes inherit this, no handler
+        try:
+            yield
+        finally:
+            mask(signal.SIG_SETMASK, before)
+    if signals:
+        signal.raise_signal(signum)
 
 
 class Stop(threading.Event):
@@ -128,8 +143,7 @@ class ProcessPool(ProcessPoolExecutor):
         try:
             os.environ.update(ENVIRONMENT)
             sys.modules["__main__"] = ModuleType("__main__")          # a script would run again
-            with signals_handled(signal.SIG_IGN, signal.SIGINT):      # Ctrl-C is for this process
-                return super().submit(*args)
+            return super().submit(*args)
         finally:
             sys.modules["__main__"] = main
             for name, value in before.items():
