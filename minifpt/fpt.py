@@ -13,7 +13,7 @@ import numpy as np
 
 from . import checks
 from . import fast as ops
-from .files import export, weights
+from .files import export
 from .freeze import GROUPS, FreezeMask
 from .layers import Layer, Linear, check_exports, learns
 from .machine import single_threaded_blas
@@ -224,7 +224,7 @@ class FPT(Layer):
         if not hasattr(self.trunk, "from_pretrained"):
             raise ValueError(f"save: Transformers cannot read {type(self.trunk).__name__} trunks, "
                              "expected a GPT2 or a Llama")
-        dtype = weights.weight_dtype(np.float32 if dtype is None else dtype)
+        dtype = export.weight_dtype(np.float32 if dtype is None else dtype)
         layers = io.BytesIO()
         export.write_safetensors(layers, [(name, p.data) for name, p in self.named_parameters()
                                           if p.group in ("input", "output")],

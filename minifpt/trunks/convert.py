@@ -4,9 +4,10 @@ import os
 import re
 from pathlib import Path
 
-from ..files import cache_folder, huggingface, outputs, write_beside
+from ..files import by_gpt2_name, cache_folder, huggingface, outputs, write_beside
+from ..files.export import save_weights, weight_dtype
 from ..files.tokenizer import FILES
-from ..files.weights import TABLES, by_gpt2_name, file_name, matched, save, weight_dtype
+from ..files.weights import TABLES, file_name, matched
 from ..gpt2 import SHAPES, GPT2Config
 from ..progress import progress_bar
 from . import kinds
@@ -80,5 +81,5 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None, revi
             yield key, tensor.read()
         for file, data in tokenizer.items():
             write_beside(out.with_name(f"{out.stem}.{file}"), lambda f, data=data: f.write(data))
-    save(out, settings | origin, tensors_then_tokenizer(), dtype)
+    save_weights(out, settings | origin, tensors_then_tokenizer(), dtype)
     return out
