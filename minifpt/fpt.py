@@ -15,7 +15,7 @@ from . import checks
 from . import fast as ops
 from .files import export
 from .freeze import GROUPS, FreezeMask
-from .layers import Layer, Linear, check_exports, learns
+from .layers import Layer, Linear, learns
 from .machine import single_threaded_blas
 from .trunks.base import Trunk, check_trunk
 
@@ -218,7 +218,7 @@ class FPT(Layer):
         ``GPT2.from_pretrained`` and Transformers read the trunk.  The numbers are float32, or
         float16 for that ``dtype``.  Raises ``ValueError`` for a trunk that Transformers lacks.
         """
-        check_exports(self)
+        self.check_exports()
         if str(folder).endswith(".npz"):
             raise ValueError(f"save: got {folder}, expected the name of a new folder")
         if not hasattr(self.trunk, "from_pretrained"):

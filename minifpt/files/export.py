@@ -31,16 +31,18 @@ NAMES = {"float32": "F32", "float16": "F16"}              # by safetensors' name
 SUFFIXES = (".safetensors", ".json", ".bin", ".pt")       # of files, not of folders
 
 
-def save(model, path, dtype=None, provenance=None):
-    """Write a trunk or language model with its config and ``provenance``, a dict.
+def save(model, /, path, dtype=None, **provenance):
+    """Write a trunk or language model with its config and ``provenance``, more keys of the config.
+    As the method ``save`` of these classes it has no argument ``model``.
 
     A path that ends in ``.npz`` gives a weight file of minifpt, by default in float16.  Any other
     path gives a new folder as Transformers saves it, by default in float32.
     """
+    model.check_exports()
     if not str(path).endswith(".npz"):
         return save_folder(model, path, dtype, provenance)
     config = asdict(getattr(model, "trunk", model).config)       # it may have got positions
-    save_weights(path, config | (provenance or {}), by_gpt2_name(model),
+    save_weights(path, config | provenance, by_gpt2_name(model),
                  np.float16 if dtype is None else dtype)
 
 
