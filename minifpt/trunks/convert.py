@@ -10,7 +10,7 @@ from ..files.tokenizer import FILES
 from ..files.weights import TABLES, file_name, matched
 from ..gpt2 import SHAPES, GPT2Config
 from ..progress import progress_bar
-from . import kinds
+from . import factory
 
 
 def convert(source, out=None, dtype="float16", progress=True, dropout=None, revision=None):
@@ -63,9 +63,9 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None, revi
     if path is None:                                      # download when the file can be written
         path = huggingface.download(hub, revision, FILES)
         origin["revision"] = path.name
-    config, settings, tensors = kinds.read(path, dropout)
+    config, settings, tensors = factory.read(path, dropout)
     is_lm = "wte.weight" in tensors and config.causal
-    model = kinds.CLASSES[type(config)][is_lm](config, seed=None)
+    model = factory.CLASSES[type(config)][is_lm](config, seed=None)
     pieces = matched(path, by_gpt2_name(model), tensors, TABLES)
     bar = progress_bar(pieces, desc=name, unit="tensor", delay=1, progress=progress)
     folder = huggingface.tensor_file(path).parent
