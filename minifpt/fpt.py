@@ -13,9 +13,9 @@ import numpy as np
 
 from . import checks
 from . import fast as ops
-from .files import export, weights
+from .files import export
 from .freeze import GROUPS, FreezeMask
-from .layers import Layer, Linear, check_exports, learns
+from .layers import Layer, Linear, learns
 from .machine import single_threaded_blas
 from .trunks.base import Trunk, check_trunk
 
@@ -218,13 +218,13 @@ class FPT(Layer):
         ``GPT2.from_pretrained`` and Transformers read the trunk.  The numbers are float32, or
         float16 for that ``dtype``.  Raises ``ValueError`` for a trunk that Transformers lacks.
         """
-        check_exports(self)
+        self.check_exports()
         if str(folder).endswith(".npz"):
             raise ValueError(f"save: got {folder}, expected the name of a new folder")
         if not hasattr(self.trunk, "from_pretrained"):
             raise ValueError(f"save: Transformers cannot read {type(self.trunk).__name__} trunks, "
                              "expected a GPT2 or a Llama")
-        dtype = weights.weight_dtype(np.float32 if dtype is None else dtype)
+        dtype = export.weight_dtype(np.float32 if dtype is None else dtype)
         layers = io.BytesIO()
         export.write_safetensors(layers, [(name, p.data) for name, p in self.named_parameters()
                                           if p.group in ("input", "output")],

@@ -84,15 +84,11 @@ class GPT2(layers.Layer):
                                c.activation_function) for _ in range(c.n_layer)]
         self.ln_f = layers.LayerNorm(c.n_embd, c.layer_norm_epsilon, dtype)
         if seed is not None:                              # the matrices are drawn on all cores
-            shared(lambda pair: draw(*pair, seed, c),
+            shared(lambda pair: layers.draw(*pair, seed, c),
                    [(n, p) for n, p in self.named_parameters() if p.data.ndim == 2])
 
     from_pretrained = classmethod(weights.load)           # (name, dtype, dropout) -> a model
-
-    def save(self, path, dtype=None, **provenance):
-        """Write the weights with their config; see :func:`minifpt.files.export.save`."""
-        layers.check_exports(self)
-        export.save(self, path, dtype, provenance)
+    save = export.save                                    # (path, dtype, **provenance)
 
     def add_positions(self, n, seed=0):
         """Append rows to the positional embeddings up to ``n`` positions, drawn as for a new trunk.
@@ -104,7 +100,7 @@ class GPT2(layers.Layer):
         if checks.whole("add_positions", "n", n) > len(old):
             self.config = replace(c, n_positions=n)
             self.wpe.weight.data = np.empty((n, c.n_embd), self.dtype)
-            draw("wpe.weight", self.wpe.weight, seed, c)
+            layers.draw("wpe.weight", self.wpe.weight, seed, c)
             self.wpe.weight.data[:len(old)] = old
 
     @single_threaded_blas
@@ -161,14 +157,10 @@ class LanguageModel(layers.Layer):
         self.wte = layers.Embedding(self.config.vocab_size, self.config.n_embd, self.dtype)
         self.lm_head = layers.Unembedding(self.wte.weight)
         if seed is not None:
-            draw("wte.weight", self.wte.weight, seed, self.config)
+            layers.draw("wte.weight", self.wte.weight, seed, self.config)
 
     from_pretrained = classmethod(weights.load)           # (name, dtype, dropout) -> a model
-
-    def save(self, path, dtype=None, **provenance):
-        """Write the weights with their config; see :func:`minifpt.files.export.save`."""
-        layers.check_exports(self)
-        export.save(self, path, dtype, provenance)
+    save = export.save                                    # (path, dtype, **provenance)
 
     @single_threaded_blas
     def forward(self, ids, train=False, rng=None):
@@ -281,15 +273,6 @@ class LanguageModel(layers.Layer):
         nats = total / last
         return {"tokens": last, "nats_per_token": nats, "bits_per_token": nats / math.log(2),
                 "perplexity": math.exp(nats) if nats < 700 else math.inf}
-
-
-def draw(name, p, seed, config):
-    """Fill a parameter with random numbers as GPT-2 does."""
-    std, residual = config.initializer_range, ("c_proj.weight", "o_proj.weight", "down_proj.weight")
-    if name.endswith(residual) and config.scaled_residual_init:   # writes into the residual stream
-        std /= math.sqrt(2 * config.n_layer)
-    p.data[...] = layers.standard_normal(p.data.shape, seed, name)
-    p.data *= std
 
 
 def token_ids(ids, config):

@@ -9,6 +9,7 @@ Layers and blocks run whole, forward and backward.  The model decides which bloc
 block does below the lowest one that learns (see ``gpt2``).
 """
 
+import math
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -88,6 +89,15 @@ def generator(seed, name):
     return np.random.default_rng([checks.seed(name, seed), zlib.crc32(name.encode())])
 
 
+def draw(name, p, seed, config):
+    """Fill a parameter with random numbers as GPT-2 does."""
+    std, residual = config.initializer_range, ("c_proj.weight", "o_proj.weight", "down_proj.weight")
+    if name.endswith(residual) and config.scaled_residual_init:   # writes into the residual stream
+        std /= math.sqrt(2 * config.n_layer)
+    p.data[...] = standard_normal(p.data.shape, seed, name)
+    p.data *= std
+
+
 class Layer:
     """The base class of layers and models.  It names each parameter by the path of attributes
     that leads to it: ``h.0.attn.c_attn.weight``."""
@@ -147,6 +157,13 @@ class Layer:
         finally:                                          # generators may end in any order
             _FROZEN.set(_FROZEN.get() - newly)
 
+    def check_exports(self):
+        """Raise ``ValueError`` if the model has layers, such as adapters, that Transformers
+        lacks."""
+        if not all(getattr(layer, "exports", True) for _, layer in named_layers(self)):
+            raise ValueError("save: the model has adapters, which Transformers' models lack: merge "
+                             "low-rank ones with adapters.merge(model)")
+
     def __repr__(self):
         rows = [(name, p.describe()) for name, p in self.named_parameters()]
         width = max((len(name) for name, _ in rows), default=0)
@@ -162,13 +179,6 @@ def named_layers(layer, name="", ids=None):
         for key, child in layer.children() if hasattr(layer, "children") else ():
             if hasattr(child, "named_parameters"):
                 yield from named_layers(child, f"{name}.{key}".lstrip("."), ids)
-
-
-def check_exports(model):
-    """Raise ``ValueError`` if a model has layers, such as adapters, that Transformers lacks."""
-    if not all(getattr(layer, "exports", True) for _, layer in named_layers(model)):
-        raise ValueError("save: the model has adapters, which Transformers' models lack: merge "
-                         "low-rank ones with adapters.merge(model)")
 
 
 class Linear(Layer):

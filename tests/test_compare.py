@@ -13,7 +13,7 @@ from test_plots import png_size
 import minifpt
 from benchmarks.grids import read_rows
 from minifpt import cli, tasks, training
-from minifpt.experiments import compare, job, tables
+from minifpt.experiments import compare, tables
 from minifpt.files.runs import COLUMNS
 from minifpt.trunks import names as trunks
 from minifpt.trunks.names import TrunkSpec
@@ -39,7 +39,7 @@ def tiny(monkeypatch):
 @pytest.fixture
 def runs(monkeypatch):
     """The (task, seed, steps) of each run that made any steps."""
-    calls, steps, train, step = [], [], job.train, training.step
+    calls, steps, train, step = [], [], compare.train, training.step
 
     def stepping(*args, **kw):
         steps.append(1)
@@ -51,7 +51,7 @@ def runs(monkeypatch):
             return train(model, task, **kw)
         finally:
             calls.extend([(task.name, kw["seed"], len(steps))] if steps else [])
-    monkeypatch.setattr(job, "train", recorded)
+    monkeypatch.setattr(compare, "train", recorded)
     monkeypatch.setattr(training, "step", stepping)
     return calls
 
@@ -430,12 +430,12 @@ def test_a_file_of_runs_keeps_labels_and_every_digit_of_a_rate(tmp_path):
 def test_each_trunk_takes_the_rate_that_is_best_on_validation_draws(tiny, tmp_path, monkeypatch):
     """Of three rates one is absurd and one hardly moves; the tests see none of it."""
     calls = []
-    run = job.run
+    run = compare.run
 
     def noted(task, model, out, **kw):
         calls.append(("validation" in task.options, kw["seed"], kw["lr"]))
         return run(task, model, out, **kw)
-    monkeypatch.setattr(job, "run", noted)
+    monkeypatch.setattr(compare, "run", noted)
     options = dict(steps=20, batch_size=8, eval_every=10, test_examples=64)
     result = full_grid(tmp_path / "g", seeds=[0, 1], rates=[1e-9, 2e-2, 1e3], choices=2,
                        options=options)

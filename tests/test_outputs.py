@@ -161,7 +161,7 @@ def test_a_place_that_cannot_be_written_is_refused_first(here, refused, monkeypa
         Path("folder").write_text("")
     for module, name in ((report, "read_run"), (steps, "of_run"), (compare, "perform")):
         monkeypatch.setattr(module, name, lambda *args, **options: pytest.fail("computes"))
-    monkeypatch.setattr("minifpt.reports.attention.read_run", None)
+    monkeypatch.setattr("minifpt.experiments.runs.read_run", None)
     refused(f"{line} {place.format(ending)}")
 
 

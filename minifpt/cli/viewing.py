@@ -147,7 +147,12 @@ def report(args):
 def attention(args):
     out = args.out or args.runs[0] / "attention.png"
     models = args.model if args.model != ["none"] else []
-    table = attention_maps.attention(args.runs, out, models, args.examples)
+    attention_maps.check_place(out)                       # before any run is read
+    runs = []
+    for folder in args.runs:
+        task, run = run_folders.read_run(folder)
+        runs.append((folder, task, run, run_folders.at_start(folder, run.settings)))
+    table = attention_maps.attention(runs, out, models, args.examples)
     say(table)
     if "where needed" in table:
         say("where needed: share of attention on the tokens that the answer needs, mean of all "

@@ -5,7 +5,7 @@ from pathlib import Path
 from .. import adapters
 from ..files import export as folders
 from ..files import huggingface, weights
-from ..trunks import kinds
+from ..trunks import factory
 from .runs import read_run
 
 
@@ -54,10 +54,10 @@ def export(source, out, dtype=None):
         model.trunk.save(out, dtype, **origin)
         return str(out)
     path = weights.find(source)
-    config, settings, tensors = kinds.read(path)
+    config, settings, tensors = factory.read(path)
     is_lm = "wte.weight" in tensors and config.causal
     files = folders.tokenizer_files(path, config.vocab_size) if is_lm else {}
-    model = kinds.CLASSES[type(config)][is_lm].from_pretrained(path)
+    model = factory.CLASSES[type(config)][is_lm].from_pretrained(path)
     folders.save_folder(model, out, dtype, {
         key: settings[key] for key in ("source", "command", "revision") if key in settings}, files)
     return f"{out}: {' '.join(['model.safetensors', 'config.json', *files])}"

@@ -11,7 +11,7 @@ from ..files.runs import COLUMNS
 from ..fpt import FPT
 from ..gpt2 import SHAPES, GPT2Config
 from ..training import train
-from ..trunks import kinds
+from ..trunks import factory
 from ..trunks.names import shape_of
 
 SHAPE = SHAPES["minigpt"]                                 # by default
@@ -79,7 +79,7 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
     if tokens is not None and not on_text:
         raise ValueError(f"pretrain: tokens is for language and masked, not for {source}")
     size = SHAPE | ({} if shape is None else shape_of(shape, "pretrain"))
-    kind = kinds.config_class(size.get("model_type"))
+    kind = factory.config_class(size.get("model_type"))
     if kind is not GPT2Config and kind.causal != causal:
         raise ValueError(f"pretrain: {source} needs a trunk with{'' if causal else 'out'} a causal "
                          f"mask, and {shape} has {'none' if causal else 'one'}")
@@ -96,7 +96,7 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
                          "choose another --out")
     outputs.check(table, COLUMNS)
     # Dropout is 0 here; the file has 0.1, with which the paper fine-tunes.
-    trunk_type, language_model = kinds.CLASSES[kind]
+    trunk_type, language_model = factory.CLASSES[kind]
     trunk = trunk_type(kind(**size, dropout=0.0, causal=causal), seed=seed)
     length = size["n_positions"] if tokens is None else whole("pretrain", "tokens", tokens, 2,
                                                               size["n_positions"])

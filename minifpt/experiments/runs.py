@@ -16,7 +16,7 @@ from ..fpt import FPT
 from ..optim import Adam
 from ..training import fingerprint
 from ..user_files import code_crc
-from .job import Validation
+from .validation import Validation
 
 # Keys of every run's config.json.
 SETTINGS = {"task": str, "options": dict, "steps": int, "batch_size": int, "lr": float,

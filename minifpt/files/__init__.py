@@ -225,3 +225,8 @@ def printable(name):
 def one_line(error):
     """Return an exception's class and message on one line of at most 200 characters."""
     return textwrap.shorten(f"{type(error).__name__}: {error}", 200)
+
+
+def by_gpt2_name(model):
+    """Return [(name, array)] of a model's parameters by GPT-2's names, which lack ``trunk.``."""
+    return [(name.removeprefix("trunk."), p.data) for name, p in model.named_parameters()]

@@ -8,31 +8,92 @@ import json
 import math
 import os
 import shutil
+import sys
+import zipfile
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
 from ..checks import brief
-from . import families, regular, to_json, unfinished, weights, write_durably
+from . import (
+    by_gpt2_name,
+    families,
+    regular,
+    to_json,
+    unfinished,
+    write_beside,
+    write_durably,
+)
 from .tokenizer import FILES, byte_vocabulary, files_beside, is_bytes
-from .weights import by_gpt2_name, cast, report_lost, weight_dtype
 
 NAMES = {"float32": "F32", "float16": "F16"}              # by safetensors' names
 SUFFIXES = (".safetensors", ".json", ".bin", ".pt")       # of files, not of folders
 
 
-def save(model, path, dtype=None, provenance=None):
-    """Write a trunk or language model with its config and ``provenance``, a dict.
+def save(model, /, path, dtype=None, **provenance):
+    """Write a trunk or language model with its config and ``provenance``, more keys of the config.
+    As the method ``save`` of these classes it has no argument ``model``.
 
     A path that ends in ``.npz`` gives a weight file of minifpt, by default in float16.  Any other
     path gives a new folder as Transformers saves it, by default in float32.
     """
+    model.check_exports()
     if not str(path).endswith(".npz"):
         return save_folder(model, path, dtype, provenance)
     config = asdict(getattr(model, "trunk", model).config)       # it may have got positions
-    weights.save(path, config | (provenance or {}), by_gpt2_name(model),
+    save_weights(path, config | provenance, by_gpt2_name(model),
                  np.float16 if dtype is None else dtype)
+
+
+def save_weights(path, config, named_arrays, dtype=np.float16):
+    """Write a weight file of (name, array) pairs, one after the other.
+
+    The file is as ``np.savez`` writes it, but without the time, so that equal weights give equal
+    bytes.  Raises ``ValueError`` if a number is not finite or too large for ``dtype``.
+    """
+    dtype, lost = weight_dtype(dtype), []
+
+    def write_all(f):
+        with zipfile.ZipFile(f, "w") as archive:
+            add(archive, "config", np.array(to_json(config)))
+            for name, a in named_arrays:
+                stored = cast(a, dtype, f"{path}: '{name}'")
+                lost.append(np.count_nonzero(a) - np.count_nonzero(stored))
+                add(archive, name, stored)
+
+    def add(archive, name, array):
+        with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as f:
+            np.lib.format.write_array(f, array, allow_pickle=False)
+    write_beside(path, write_all)
+    report_lost(path, sum(lost), dtype)
+
+
+def weight_dtype(dtype):
+    """Return the dtype of a weight file: float16 or float32."""
+    if dtype not in ("float16", "float32", np.float16, np.float32):
+        raise ValueError(f"weights: dtype is {dtype}, expected float16 or float32")
+    return np.dtype(dtype)
+
+
+def report_lost(path, count, dtype):
+    """Say how many numbers became 0, because they are smaller than the dtype's smallest one."""
+    if count:
+        print(f"minifpt: {path}: {count:,} numbers are so small that they became 0 in {dtype}: "
+              "float32 keeps them", file=sys.stderr)
+
+
+def cast(array, dtype, label):
+    """Return an array in a file's dtype.  Raises ``ValueError``, which begins with ``label``, for
+    numbers that the dtype cannot hold."""
+    with np.errstate(over="ignore"):
+        cast = np.array(array, dtype, order="C")
+    if np.isfinite(cast).all():
+        return cast
+    if not np.isfinite(array).all():
+        raise ValueError(f"{label} holds a NaN or an infinity")
+    raise ValueError(f"{label} holds numbers beyond {np.finfo(dtype).max}, the largest {dtype}: "
+                     "write float32")
 
 
 def save_folder(model, folder, dtype=None, provenance=None, files=None):

@@ -1,4 +1,4 @@
-"""Weight files: find them by name, load and save them.
+"""Weight files: find them by name and load them; ``export`` writes them.
 
 A weight file is an ``.npz`` with an array for each parameter under GPT-2's name, float16 or
 float32, and a text ``config``, the model's shape and origin as JSON.  Loading never unpickles, so
@@ -22,6 +22,7 @@ from ..checks import brief
 from ..machine import shared
 from ..users import suggestion
 from . import (
+    by_gpt2_name,
     cache_folder,
     families,
     heads,
@@ -31,8 +32,6 @@ from . import (
     regular,
     stored_array,
     stored_json,
-    to_json,
-    write_beside,
 )
 from .huggingface import Tensor
 
@@ -134,11 +133,6 @@ def load(kind: type[Model], name: str | os.PathLike, dtype: Any = np.float32,
     return model
 
 
-def by_gpt2_name(model):
-    """Return [(name, array)] of a model's parameters by GPT-2's names, which lack ``trunk.``."""
-    return [(name.removeprefix("trunk."), p.data) for name, p in model.named_parameters()]
-
-
 def config_of(settings, path, kind):
     """Return a config of the class ``kind`` from a weight file's, a dict that may hold more."""
     family = settings.get("model_type", "gpt2")
@@ -227,53 +221,3 @@ def read_into(path, named, tensors, unused=()):
             raise ValueError(f"{path}: '{name}' holds a NaN or an infinity")
     pieces = matched(path, named, tensors, unused)
     shared(read, sorted(pieces, key=lambda piece: -piece[2].size))       # the largest first
-
-
-def save(path, config, named_arrays, dtype=np.float16):
-    """Write a weight file of (name, array) pairs, one after the other.
-
-    The file is as ``np.savez`` writes it, but without the time, so that equal weights give equal
-    bytes.  Raises ``ValueError`` if a number is not finite or too large for ``dtype``.
-    """
-    dtype, lost = weight_dtype(dtype), []
-
-    def write_all(f):
-        with zipfile.ZipFile(f, "w") as archive:
-            add(archive, "config", np.array(to_json(config)))
-            for name, a in named_arrays:
-                stored = cast(a, dtype, f"{path}: '{name}'")
-                lost.append(np.count_nonzero(a) - np.count_nonzero(stored))
-                add(archive, name, stored)
-
-    def add(archive, name, array):
-        with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as f:
-            np.lib.format.write_array(f, array, allow_pickle=False)
-    write_beside(path, write_all)
-    report_lost(path, sum(lost), dtype)
-
-
-def weight_dtype(dtype):
-    """Return the dtype of a weight file: float16 or float32."""
-    if dtype not in ("float16", "float32", np.float16, np.float32):
-        raise ValueError(f"weights: dtype is {dtype}, expected float16 or float32")
-    return np.dtype(dtype)
-
-
-def report_lost(path, count, dtype):
-    """Say how many numbers became 0, because they are smaller than the dtype's smallest one."""
-    if count:
-        print(f"minifpt: {path}: {count:,} numbers are so small that they became 0 in {dtype}: "
-              "float32 keeps them", file=sys.stderr)
-
-
-def cast(array, dtype, label):
-    """Return an array in a file's dtype.  Raises ``ValueError``, which begins with ``label``, for
-    numbers that the dtype cannot hold."""
-    with np.errstate(over="ignore"):
-        cast = np.array(array, dtype, order="C")
-    if np.isfinite(cast).all():
-        return cast
-    if not np.isfinite(array).all():
-        raise ValueError(f"{label} holds a NaN or an infinity")
-    raise ValueError(f"{label} holds numbers beyond {np.finfo(dtype).max}, the largest {dtype}: "
-                     "write float32")

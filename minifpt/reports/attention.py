@@ -3,13 +3,11 @@
 The maps are those of ``minifpt.trace``, without dropout.  The paper's figures 3 and 4.
 """
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from ..checks import whole
-from ..experiments.runs import at_start, read_run, read_settings
 from ..experiments.tables import markdown
 from ..files import outputs, plots
 from ..fpt import FPT
@@ -96,34 +94,35 @@ def needed(task, x):
     return mask
 
 
-def subjects(folders, models=(), examples=64):
+def subjects(runs, models=(), examples=64):
     """Return ``(task, x, [Subject, ...])``: first the runs, then untrained models as references.
 
+    runs      (folder, task, run, the model before its first step) of each run.
     models    names as ``--model`` takes them; their weights are drawn with the first run's seed.
     examples  number of test examples; the maps are the mean over them.
     """
     whole("attention", "examples", examples)
-    loaded = [(folder, *read_run(folder)) for folder in map(Path, folders)]
-    _, task, first = loaded[0]
-    for folder, _, run in loaded[1:]:
+    first_folder, task, first, _ = runs[0]
+    for folder, _, run, _ in runs[1:]:
         for key in ("task", "options"):
             if run.settings[key] != first.settings[key]:
                 raise ValueError(f"{folder}: its {key} is {run.settings[key]}, that of "
-                                 f"{loaded[0][0]} {first.settings[key]}: maps stand side by side "
+                                 f"{first_folder} {first.settings[key]}: maps stand side by side "
                                  "for one task only")
     x, _ = task.batch(np.random.default_rng([0, 2]), examples, "test")  # no run draws these
     mask = needed(task, x)
     shown = [Subject(TrunkSpec.parse(run.settings["built"]["model"]).label,
-                     maps(at_start(folder, run.settings), x, mask), maps(run.model, x, mask))
-             for folder, _, run in loaded]
+                     maps(start, x, mask), maps(run.model, x, mask))
+             for _, _, run, start in runs]
     for model in models:
         fpt = FPT.for_task(task, model, seed=first.settings["seed"], dropout=0.0)
         shown.append(Subject(TrunkSpec.parse(model).label, maps(fpt, x, mask)))
     labels = [subject.label for subject in shown]
+    sources = [*(folder for folder, *_ in runs), *models]
     return task, x, [
         subject if labels.count(subject.label) == 1 else subject._replace(
             label=f"{subject.label}, {source}")
-        for subject, source in zip(shown, [*folders, *models], strict=True)]
+        for subject, source in zip(shown, sources, strict=True)]
 
 
 def like(settings):
@@ -263,20 +262,24 @@ def draw_all(ax, m, title):
     return image
 
 
-def attention(folders, out, models=None, examples=64):
-    """Write the picture, and beside it a CSV with a row for each map; return a Markdown table.
-
-    models   references as for :func:`subjects`; for a single run ``None`` takes :func:`like`.
-    """
-    out = Path(out)
+def check_place(out):
+    """Raise ``ValueError`` where the picture, or the CSV beside it, cannot be written."""
     if out.suffix.lower() != ".png":
         raise ValueError(f"attention: the picture would be {out}, expected a name that ends in "
                          ".png")
     outputs.check(out, KIND)
     outputs.check(out.with_suffix(".csv"), COLUMNS)
+
+
+def attention(runs, out, models=None, examples=64):
+    """Write the picture, and beside it a CSV with a row for each map; return a Markdown table.
+
+    runs     as for :func:`subjects`.
+    models   references as for :func:`subjects`; for a single run ``None`` takes :func:`like`.
+    """
     if models is None:
-        models = like(read_settings(folders[0])) if len(folders) == 1 else []
-    task, x, shown = subjects(folders, models, examples)
+        models = like(runs[0][2].settings) if len(runs) == 1 else []
+    task, x, shown = subjects(runs, models, examples)
     plots.save(picture(task, x, shown), out, KIND)
     outputs.write_csv(out.with_suffix(".csv"), COLUMNS, rows(shown))
     return markdown(summary(shown))

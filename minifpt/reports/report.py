@@ -63,7 +63,7 @@ def report(folder, html=None, progress=True):
         "Result": result_section(folder, task, run, history, tested),
         "Answers": answers_section(task, tested),
         "Parameters that moved": moves_section(start, run.model, task),
-        "Attention that moved": attention_section(folder, run),
+        "Attention that moved": attention_section(folder, task, run, start),
         "Settings": table([[key, str(value)] for key, value in run.settings.items()],
                           caption="config.json")}))
     return html
@@ -187,10 +187,11 @@ def moves_section(before, after, task):
                       "bit."))
 
 
-def attention_section(folder, run):
+def attention_section(folder, task, run, start):
     """Return the attention maps before and after training, or a sentence if the trunk has none."""
     try:
-        task, x, shown = attention.subjects([folder], attention.like(run.settings))
+        _, x, shown = attention.subjects([(folder, task, run, start)],
+                                         attention.like(run.settings))
     except ValueError as e:
         return paragraph(f"No maps: {e}.")
     moved, cells = shown[0].moved, attention.summary(shown)

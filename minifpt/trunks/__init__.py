@@ -7,7 +7,7 @@ See :class:`TrunkSpec` for the names.
 
 import numpy as np
 
-from . import kinds
+from . import factory
 from .factory import config_for, get
 from .llama import Llama, LlamaConfig, LlamaLM
 from .names import TrunkSpec
@@ -20,5 +20,5 @@ def language_model(name, dtype=np.float32, dropout=None):
 
     Raises ``ValueError`` or ``FileNotFoundError`` with one line, as ``from_pretrained`` does.
     """
-    config, *_ = kinds.read(name, dropout)
-    return kinds.CLASSES[type(config)][1].from_pretrained(name, dtype, dropout)
+    config, *_ = factory.read(name, dropout)
+    return factory.CLASSES[type(config)][1].from_pretrained(name, dtype, dropout)

@@ -4,12 +4,13 @@ import os
 import re
 from pathlib import Path
 
-from ..files import cache_folder, huggingface, outputs, write_beside
+from ..files import by_gpt2_name, cache_folder, huggingface, outputs, write_beside
+from ..files.export import save_weights, weight_dtype
 from ..files.tokenizer import FILES
-from ..files.weights import TABLES, by_gpt2_name, file_name, matched, save, weight_dtype
+from ..files.weights import TABLES, file_name, matched
 from ..gpt2 import SHAPES, GPT2Config
 from ..progress import progress_bar
-from . import kinds
+from . import factory
 
 
 def convert(source, out=None, dtype="float16", progress=True, dropout=None, revision=None):
@@ -62,9 +63,9 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None, revi
     if path is None:                                      # download when the file can be written
         path = huggingface.download(hub, revision, FILES)
         origin["revision"] = path.name
-    config, settings, tensors = kinds.read(path, dropout)
+    config, settings, tensors = factory.read(path, dropout)
     is_lm = "wte.weight" in tensors and config.causal
-    model = kinds.CLASSES[type(config)][is_lm](config, seed=None)
+    model = factory.CLASSES[type(config)][is_lm](config, seed=None)
     pieces = matched(path, by_gpt2_name(model), tensors, TABLES)
     bar = progress_bar(pieces, desc=name, unit="tensor", delay=1, progress=progress)
     folder = huggingface.tensor_file(path).parent
@@ -80,5 +81,5 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None, revi
             yield key, tensor.read()
         for file, data in tokenizer.items():
             write_beside(out.with_name(f"{out.stem}.{file}"), lambda f, data=data: f.write(data))
-    save(out, settings | origin, tensors_then_tokenizer(), dtype)
+    save_weights(out, settings | origin, tensors_then_tokenizer(), dtype)
     return out

@@ -1,4 +1,5 @@
-"""Build trunks from what their names say, see :class:`minifpt.trunks.TrunkSpec`."""
+"""Build trunks from what their names say, see :class:`minifpt.trunks.TrunkSpec`, and tell the
+classes of a weight file from its config."""
 
 import inspect
 import re
@@ -6,14 +7,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..gpt2 import GPT2, SHAPES, GPT2Config
+from ..files import weights
+from ..gpt2 import GPT2, SHAPES, GPT2Config, LanguageModel
 from ..layers import standard_normal
 from ..user_files import load_object
-from . import forms, kinds
+from . import forms
 from .base import check_trunk
-from .lstm import LSTMConfig
+from .encoder import Encoder, EncoderConfig
+from .llama import Llama, LlamaConfig, LlamaLM
+from .lstm import LSTM, LSTMConfig
 from .names import TrunkSpec, shape_of
 
+# {class of config: (its trunk, its language model)}
+CLASSES = {GPT2Config: (GPT2, LanguageModel), LlamaConfig: (Llama, LlamaLM),
+           EncoderConfig: (Encoder, LanguageModel), LSTMConfig: (LSTM,)}
 PAPER_SPREAD = 0.02 * 768 ** 0.5                          # of the paper's random GPT-2
 # Settings besides its arrays that say what a part computes.
 COMPUTES = {"attn": ("n_head", "rope_base", "window"), "mlp": ("activation_function",)}
@@ -33,10 +40,10 @@ def get(name, seed=0, dropout=None, dtype=np.float32):
         return mix(spec, *(get(part, seed, dropout, dtype) for part in (spec.base, spec.other)))
     if spec.kind in ("random", "lstm"):
         config = config_for(spec, 0.1 if dropout is None else dropout)
-        trunk = kinds.CLASSES[type(config)][0](config, seed, dtype)
+        trunk = CLASSES[type(config)][0](config, seed, dtype)
     else:
-        config, *_ = kinds.read(spec.name, dropout)
-        trunk = kinds.CLASSES[type(config)][0].from_pretrained(spec.name, dtype, dropout)
+        config, *_ = read(spec.name, dropout)
+        trunk = CLASSES[type(config)][0].from_pretrained(spec.name, dtype, dropout)
     for name, p in trunk.named_parameters() if spec.kind == "statistics" else ():
         mean, std = float(p.data.mean()), float(p.data.std())
         p.data[...] = mean + std * standard_normal(p.data.shape, seed, name)
@@ -134,14 +141,31 @@ def random_config(spec, options):
         spread = PAPER_SPREAD if spec.spread == "paper" else spec.spread
         shape |= {"initializer_range": spread / shape["n_embd"] ** 0.5,
                   "scaled_residual_init": spec.spread != "paper"}
-    return kinds.config_class(shape.get("model_type"))(**shape)
+    return config_class(shape.get("model_type"))(**shape)
 
 
 def stored_config(name, options):
     """Return the config of weights, or of a shape with that name."""
     try:
-        return kinds.read(name, options.get("dropout"))[0]
+        return read(name, options.get("dropout"))[0]
     except FileNotFoundError:
         if name not in SHAPES:
             raise
         return GPT2Config(**SHAPES[name] | options)
+
+
+def config_class(model_type):
+    """Return the class of the config of a model type, by default GPT-2's."""
+    return next((kind for kind in (LlamaConfig, EncoderConfig) if model_type in kind.families),
+                GPT2Config)
+
+
+def read(name, dropout=None):
+    """Return ``(config, settings, tensors)`` of weights by their name or path, whose numbers are
+    not read yet.  ``dropout`` replaces the file's.  Raises ``ValueError`` or
+    ``FileNotFoundError``."""
+    path = weights.find(name)
+    settings, tensors = weights.read(path, dropout)
+    config = weights.config_of(settings, path, config_class(settings.get("model_type")))
+    weights.check_size(path, config, tensors)
+    return config, settings, tensors

@@ -5,7 +5,7 @@ import numpy as np
 
 from .. import checks, layers
 from .. import fast as ops
-from ..gpt2 import GPT2, draw
+from ..files import export, weights
 from ..machine import single_threaded_blas
 
 
@@ -85,7 +85,7 @@ class Stack(layers.Layer):
     """
 
     below, above = (), ("ln_f",)
-    from_pretrained, save = classmethod(GPT2.from_pretrained.__func__), GPT2.save
+    from_pretrained, save = classmethod(weights.load), export.save
 
     @single_threaded_blas
     def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
@@ -129,4 +129,4 @@ def draw_all(model, seed, config):
     """Fill the matrices of a model, but not those of a trunk inside it, with random weights."""
     for name, p in model.named_parameters() if seed is not None else ():
         if p.data.ndim == 2 and not name.startswith("trunk."):
-            draw(name, p, seed, config)
+            layers.draw(name, p, seed, config)
