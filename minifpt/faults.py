@@ -12,11 +12,11 @@ class Fault:
     @np.errstate(all="ignore")
     def __init__(self, check, name, grads):
         self.check, self.name, self.grads, self.x = check, name, grads, check.checked[name]
-        d = check.rng.choice([-1.0, 1.0], self.x.shape)
+        d = check.rng.choice([-1.0, 1.0], self.x.shape) * check.known[name]
         steps = sorted(check.steps(self.x, d))            # the slope changes least at this step
         changes = abs(np.diff([check.slope(self.x, d, h)[0] for h in steps]))
         self.h = steps[int(np.nan_to_num(changes, nan=np.inf).argmin())]
-        self.entries = np.arange(self.x.size)
+        self.entries = np.flatnonzero(check.known[name])
         if self.x.size > MOST_ENTRIES:
             self.entries = np.union1d(self.narrowed(), check.rng.choice(self.x.size, MOST_ENTRIES))
         tiny = self.h / 30                                # only at a kink it shows two slopes
@@ -56,7 +56,8 @@ class Fault:
         if len(self.entries) < self.x.size:
             total = f"{len(self.entries)} sampled entries wrong (it has {self.x.size:,})"
         kinds = [self.kind(), self.place(), self.kink()] if np.isfinite(
-            [self.a, self.n]).all() else [self.check.failure]
+            [self.a, self.n]).all() else [
+                self.check.failure if np.isfinite(a) else "the backward pass is not finite there"]
         return "; ".join(filter(None, [
             f"{self.name}: {self.is_wrong.sum()} of {total}, the worst {at(self.name, place)}, "
             f"ratio {a / n if n else np.nan:.6g}", *kinds]))
@@ -108,8 +109,11 @@ class Fault:
 
 
 def rms(a):
-    """Return the root mean square of an array, with which the error of an entry is compared."""
-    return float(np.sqrt(np.mean(np.square(a, dtype=np.float64)))) if a.size else 0.0
+    """Return the root mean square of an array, with which the error of an entry is compared;
+    squares that are not finite are left out."""
+    squares = np.square(a, dtype=np.float64)
+    squares = squares[np.isfinite(squares)]
+    return float(np.sqrt(np.mean(squares))) if squares.size else 0.0
 
 
 def unit(x, entry):

@@ -16,9 +16,12 @@ from .users import message, suggestion
 
 __tracebackhide__ = True                                  # pytest shows the caller's frames alone
 SETTINGS = {"names": None, "eps": 1e-5, "tolerance": 1e-6, "elementwise": 64, "directions": 8,
-            "far": 8.0, "train": True, "seed": 0}
+            "far": 8.0, "need": (), "train": True, "seed": 0}
 STEPS = (1.0, 10.0, 0.1, 1e2, 1e-2)                       # multiples of eps, until one agrees
 MOST_FAULTS = 3                                           # inputs that a failed check describes
+LARGEST = np.float64(1e150)                               # of an output: squares stay in range
+KEEPS_CACHE = ("a class that keeps its cache is lambda *x: (layer.forward(*x), None) and "
+               "lambda dy, _: layer.backward(dy)")
 
 
 @dataclass(repr=False)
@@ -27,7 +30,9 @@ class GradcheckReport:
 
     ``worst`` is (input's name, index, analytical, numerical value) at the largest relative error,
     ``errors`` the largest relative error of each input, by name.  ``notes`` are lines of text that
-    say where a fault is, of which kind it is, and which inputs were not checked.
+    say where a fault is, of which kind it is, and which inputs were not checked.  ``unchecked`` are
+    the names of inputs whose gradient is ``None`` though they need one.  Where the forward pass is
+    not finite only the rest is checked; if it is right, ``max_relative_error`` is nan.
     """
 
     max_relative_error: float
@@ -35,30 +40,33 @@ class GradcheckReport:
     errors: dict
     tolerance: float
     notes: tuple = ()
+    unchecked: tuple = ()
 
     def __bool__(self):
         return bool(self.max_relative_error <= self.tolerance)
 
     def __repr__(self):
         name, place, analytical, numerical = self.worst
+        error = self.max_relative_error
+        verdict = "pass" if self else "undecided" if np.isnan(error) else "FAIL"
         lines = [f"{n:32} {e:9.2e}" for n, e in self.errors.items()]
         return "\n".join([f"{'gradient of':32} {'rel. error':>9}", *lines,
                           f"worst: {at(name, place)}: analytical {analytical:.10g}, "
                           f"numerical {numerical:.10g}", *self.notes,
-                          f"{'pass' if self else 'FAIL'}: {self.max_relative_error:.2e} "
-                          f"against {self.tolerance:.0e}"])
+                          f"{verdict}: {error:.2e} against {self.tolerance:.0e}"])
 
 
 def gradcheck(op: Callable | Any, op_backward: Callable | Sequence | None = None,
-              inputs: Sequence | None = None, **options: Any) -> GradcheckReport:
+              inputs: Sequence | None = None, *more: Any, **options: Any) -> GradcheckReport:
     """Compare a backward pass with central differences of its forward pass.
 
     ``gradcheck(op, op_backward, inputs)`` checks a pair of functions, ``gradcheck(layer, inputs)``
-    a layer, a trunk or a model, with its trainable parameters.
+    a layer, a trunk or a model, with its trainable parameters.  The inputs are a tuple, or follow
+    one by one, as those of :func:`assert_gradients`.
 
     op           ``y, cache = op(*inputs, **options)``; several outputs are a tuple y.
     op_backward  ``dx, ... = op_backward(dy, cache)``: a gradient for each input of floating-point
-                 numbers, in order; ``None`` is not checked.
+                 numbers, in order; ``None`` is not checked, and the report says so.
     layer        has ``named_parameters``, ``forward(x, train, rng)`` or ``forward(x)``, and
                  ``backward(dy, cache)``; built with ``dtype=np.float64``.  A copy is checked.
     inputs       arrays, converted to float64 unless they are integers; they stay unchanged.
@@ -73,6 +81,8 @@ def gradcheck(op: Callable | Any, op_backward: Callable | Sequence | None = None
     far=8.0          in a second look each input in turn, but no parameter, is scaled so that its
                      largest entry has this size, and a few entries are checked to 100 times the
                      tolerance; ``None`` skips it.
+    need=()          for each input, whether it needs a gradient, by default True; others may be
+                     ``None``.  An operation that has this option gets it, too.
     train=True       whether a layer's dropout is on.
     seed=0           of the random directions, and of a layer's dropout.
 
@@ -80,7 +90,8 @@ def gradcheck(op: Callable | Any, op_backward: Callable | Sequence | None = None
     a direction that moves every entry by +1 or -1, is ``(L(x + h d) - L(x - h d)) / 2h`` at the
     step h that agrees best.  The relative error is ``|a - n| / max(|a|, |n|, s)`` for an entry and
     ``|a - n| / s`` for a direction, with ``s`` the root mean square of that input's gradient.
-    Inputs at a kink are moved a little.
+    Inputs at a kink are moved a little, if the gradient along all of them at once lies between the
+    slopes on both sides.
 
     Raises ``ValueError`` if a gradient is missing, has another shape than its input or is not
     proportional to dy, if a pass changes its inputs, its cache or a ``dy`` that it does not return,
@@ -94,20 +105,33 @@ def gradcheck(op: Callable | Any, op_backward: Callable | Sequence | None = None
                 p.kind != p.VAR_KEYWORD for p in arguments.values()):
             raise ValueError(f"gradcheck: no option '{name}'"
                              + suggestion(name, [*SETTINGS, *(() if is_layer else arguments)]))
-    if is_layer and inputs is None:
-        op_backward, inputs = None, op_backward
-    return _Check(op, op_backward, inputs, options, SETTINGS | settings).report()
+    values = (inputs, *more) if inputs is not None or more else ()
+    if is_layer and op_backward is not None:
+        op_backward, values = None, (op_backward, *values)
+    if len(values) == 1 and isinstance(values[0], (tuple, list)):
+        values = values[0]
+    return _Check(op, op_backward, values, options, SETTINGS | settings).report()
 
 
 def assert_gradients(op: Callable | Any, *args: Any, **options: Any) -> None:
-    """Raise ``AssertionError``, with the report, if a backward pass is wrong.
+    """Raise ``AssertionError``, with the report, if a backward pass is wrong, or returns ``None``
+    for an input that needs a gradient.
 
     ``assert_gradients(op, op_backward, *inputs)``, or ``assert_gradients(layer, *inputs)``, with
-    the options of :func:`gradcheck`."""
+    the options of :func:`gradcheck`; the inputs may be a tuple."""
     n = 0 if hasattr(op, "named_parameters") else 1
-    report = gradcheck(op, *args[:n], args[n:], **options)
+    inputs = args[n:]
+    if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)) and not all(
+            map(np.isscalar, inputs[0])):
+        inputs = inputs[0]                                # a list of numbers is one input
+    report = gradcheck(op, *args[:n], inputs, **options)
     if not report:
-        raise AssertionError(f"wrong gradients\n{report}")
+        kind = "undecided" if np.isnan(report.max_relative_error) else "wrong"
+        raise AssertionError(f"{kind} gradients\n{report}")
+    if report.unchecked:
+        raise AssertionError(f"no gradient of {', '.join(report.unchecked)}: is a return missing? "
+                             "If it needs none, say need=(False, ...), one for each input"
+                             f"\n{report}")
 
 
 class _Check:
@@ -120,10 +144,11 @@ class _Check:
                 settings[name] = number("gradcheck", name, settings[name])
         for name, least in (("elementwise", 0), ("directions", 1), ("seed", 0)):
             settings[name] = whole("gradcheck", name, settings[name], least)
-        vars(self).update(settings, options=options, parameters={}, errors={}, notes=[])
+        vars(self).update(settings, options=options, parameters={}, errors={}, notes=[], known={})
         self.rng = np.random.default_rng([self.seed, 0x6C])   # not the generator of the inputs
-        self.is_moved, self.failure = False, "not all are finite"
-        inputs = [*inputs] if isinstance(inputs, (tuple, list)) else [inputs]
+        self.is_moved, self.failure = False, "the forward pass is not finite a step away from it"
+        self.has_gaps, inputs = False, [*inputs]
+        self.need = options.get("need", self.need)
         names = [name for name, p in _arguments(getattr(op, "forward", op)).items()
                  if p.kind < p.VAR_POSITIONAL][:len(inputs)]
         names += [f"input {i}" for i in range(len(names), len(inputs))]
@@ -131,9 +156,11 @@ class _Check:
             op, op_backward, self.parameters = _functions(op, len(inputs), self.train, self.seed)
             inputs += [p.data for p in self.parameters.values()]
         elif not (callable(op) and callable(op_backward)):
+            hint = ("; a class whose backward takes dy and the cache is layer.forward and "
+                    f"layer.backward, and {KEEPS_CACHE}") if hasattr(op, "backward") else ""
             raise ValueError(f"gradcheck: got {brief(op)} and {brief(op_backward)}, expected a "
                              "function and its backward pass, or a layer, with named_parameters, "
-                             "and its inputs")
+                             "and its inputs" + hint)
         elif any(p.trainable for _, p in getattr(
                 getattr(op, "__self__", None), "named_parameters", list)()):
             raise ValueError(f"gradcheck: {op.__name__} is a method of a layer whose parameters "
@@ -152,23 +179,27 @@ class _Check:
                   for name, x in zip(names, inputs, strict=True)}
         self.checked = {n: x.astype(np.float64) for n, x in arrays.items() if x.dtype.kind == "f"}
         self.inputs = arrays | self.checked
-        if not self.checked:
-            raise ValueError("gradcheck: no input has a gradient to check: all hold integers, "
-                             "expected floating-point numbers, such as x.astype(float)")
+        if not any(x.size for x in self.checked.values()):
+            raise ValueError("gradcheck: no input has a gradient to check: all hold integers or "
+                             "are empty, expected floating-point numbers, such as x.astype(float)")
 
     def report(self):
         """Look at the gradients in every way and return the report."""
         before = _copy(self.inputs)
         y, _ = self.forward()
         if self.tolerance < 1e-2 and any(a.dtype.itemsize < 8 for a in y):
-            raise ValueError("gradcheck: the output is not float64, and its rounding hides errors "
-                             "below 1e-2: compute it in float64, or pass tolerance=1e-2")
+            raise ValueError(f"gradcheck: the output is {min(a.dtype for a in y)}, not float64, "
+                             "and its rounding hides errors below 1e-2: compute it in float64, or "
+                             "pass tolerance=1e-2")
+        if not any(a.size for a in y):
+            raise ValueError("gradcheck: the output is empty, so there is no gradient to check")
         _stays("forward pass", "its inputs", self.inputs, before)
         if not all(map(_close, self.forward()[0], y)):
             raise ValueError("gradcheck: two forward passes of the same inputs give different "
                              "outputs, the operation is not deterministic: pass a generator with "
                              "a seed, rng=np.random.default_rng(0)")
         self.r = [self.rng.standard_normal(a.shape) for a in y]
+        self.leave_out_gaps(y)
         self.look(self.directions, self.elementwise)
         if not self.errors:
             raise ValueError("gradcheck: no input has a gradient to check: each is None")
@@ -185,8 +216,25 @@ class _Check:
                        for name in self.checked if name not in self.errors]
         errors = {name: error for name, (error, *_) in self.errors.items()}
         top = max(errors, key=errors.get)
-        return GradcheckReport(errors[top], (top, *self.errors[top][1:]), errors, self.tolerance,
-                               tuple(self.notes))
+        excused = {name for name, is_needed in zip(self.inputs, np.ravel(self.need), strict=False)
+                   if not is_needed}
+        error = np.nan if self.has_gaps and not self.failed() else errors[top]
+        return GradcheckReport(error, (top, *self.errors[top][1:]), errors, self.tolerance, tuple(
+            self.notes), tuple(n for n in self.checked if n not in errors.keys() | excused))
+
+    def leave_out_gaps(self, y):
+        """Leave out outputs that are not finite, or too large for their squares; note them."""
+        self.gaps = [~(np.abs(a) <= LARGEST) for a in y]
+        self.has_gaps = any(gap.any() for gap in self.gaps)
+        for i, (a, gap) in enumerate(zip(y, self.gaps, strict=True)):
+            if gap.any():
+                name = f"output {i}" if self.has_outputs else "output"
+                first = np.flatnonzero(gap)[0]
+                self.notes.append(
+                    f"the forward pass gives {a.flat[first]:.3g} at {at(name, index(a, first))}: "
+                    f"{gap.sum()} of {a.size} numbers are outside of its domain, or of float64's "
+                    "range, and only the rest was checked")
+            self.r[i] = np.where(gap, 0.0, self.r[i])
 
     def note_place(self):
         """Note from which parameter on all gradients are right, where all before it are wrong."""
@@ -205,12 +253,13 @@ class _Check:
         if not (isinstance(result, (tuple, list)) and len(result) == 2):
             raise ValueError(f"gradcheck: the forward pass returned a {type(result).__name__}, "
                              "expected (output, cache): several outputs are ((y1, y2), cache), and "
-                             "a class that keeps its cache is lambda *x: (layer.forward(*x), None) "
-                             "and lambda dy, _: layer.backward(dy)")
+                             + KEEPS_CACHE)
         y, cache = result
         self.has_outputs = isinstance(y, (tuple, list))
-        return [_array("the output", a, "return other results in the cache", "f")
-                for a in (y if self.has_outputs else (y,))], cache
+        y = [_array("the output", a, "return other results in the cache", "f")
+             for a in (y if self.has_outputs else (y,))]
+        return [np.where(gap, a.dtype.type(0), a) for a, gap in zip(
+            y, self.gaps, strict=True)] if self.has_gaps else y, cache
 
     def backward(self, cache, factor=1.0):
         """Return the gradients by name, without those that are ``None``, for ``dy = factor * r``.
@@ -245,9 +294,10 @@ class _Check:
         grads, errors = self.backward(self.forward()[1]), {}
         for name, grad in grads.items():
             errors[name], size = (0.0, (), 0.0, 0.0), max(rms(grad), 1e-12)
-            x = self.checked[name]
-            for place, a, d, is_entry in self.places(x, grad, directions, elementwise, far):
-                error, n = self.compare(x, a, d, size, is_entry)
+            self.known[name] = np.isfinite(grad) | (not self.has_gaps)
+            grad[~self.known[name]] = 0.0                 # dy was 0, and 0 times nan is nan
+            for place, a, d, is_entry in self.places(name, grad, directions, elementwise, far):
+                error, n = self.compare(self.checked[name], a, d, size, is_entry)
                 if far and (n is None or error <= 1e2 * self.tolerance):
                     continue                              # saturated slopes are mostly rounding
                 if n is None:
@@ -259,7 +309,8 @@ class _Check:
         worst = sorted((name for name in errors if errors[name][0] > self.tolerance),
                        key=lambda name: -errors[name][0])
         faults = [Fault(self, name, grads) for name in worst[:MOST_FAULTS]]
-        if faults and not self.is_moved and all(fault.is_right_beside_kinks for fault in faults):
+        if (faults and not self.is_moved and all(fault.is_right_beside_kinks for fault in faults)
+                and self.is_right_along_kinks(faults, where)):
             self.is_moved = True
             self.notes += [f"{fault.kink()}, so the inputs were moved a little" for fault in faults]
             for x in self.checked.values():               # farther than any step
@@ -271,6 +322,28 @@ class _Check:
             self.notes.append(fault.describe() + where)
         for name, error in errors.items():
             self.errors[name] = max(self.errors.get(name, error), error, key=lambda e: e[0])
+
+    def is_right_along_kinks(self, faults, where):
+        """Return whether the gradient along all entries at a kink, which may be ties of several
+        inputs, lies between the slopes of the outputs on both sides; note it if not."""
+        h, moves = faults[0].h / 30, []
+        for fault in faults:
+            d = np.zeros_like(fault.x)
+            d.flat[fault.entries[fault.kinks]] = 1.0
+            moves.append((fault.x, d))
+        below, here, above = (self.terms(*((x, step * d) for x, d in moves))
+                              for step in (-h, 0.0, h))
+        if below is None or above is None:
+            return True
+        sides = np.sort([np.concatenate([np.ravel(b - a) for a, b in zip(*pair, strict=True)]) / h
+                         for pair in ((below, here), (here, above))], axis=0)
+        low, high = sides.sum(axis=1)
+        a = float(sum(fault.a[fault.kinks].sum() for fault in faults))
+        slack = 1e-3 * max(abs(low), abs(high), *(fault.size for fault in faults))
+        if not low - slack <= a <= high + slack:
+            self.notes.append(f"along all entries at a kink at once, which may be ties: analytical "
+                              f"{a:.4g}, numerical {low:.4g} to {high:.4g}{where}")
+        return low - slack <= a <= high + slack
 
     def look_far(self, name):
         """Look again with an input scaled to the size ``far``."""
@@ -297,8 +370,8 @@ class _Check:
         """Look briefly at what is checked as it now is; note where the operation refuses it."""
         try:
             with np.errstate(all="ignore"):
-                if not all(np.isfinite(a).all() for a in self.forward()[0]):
-                    raise ValueError("the output is not finite")
+                if not all((np.abs(a) <= LARGEST).all() for a in self.forward()[0]):
+                    raise ValueError(f"the output is not finite, or above {LARGEST:g}")
                 self.look(2, 4, True, f", {where}")
         except Exception as e:                            # it guards its domain
             self.notes.append(f"not checked {where}: {message(e)}")
@@ -332,21 +405,31 @@ class _Check:
                                  f"another forward pass, must {must}: keep nothing outside of the "
                                  "cache")
 
-    def loss(self, x, d, h):
-        """Return L at x + h d, and a bound on its rounding error; x gets its bits back."""
-        original = x.copy()
-        x += h * d
+    def terms(self, *moves):
+        """Return the outputs times r where each x of ``moves``, (x, step), is moved, or ``None``
+        where the operation raises; x gets its bits back."""
+        originals = [x.copy() for x, _ in moves]
+        for x, step in moves:
+            x += step
         try:
             y, _ = self.forward()
         except Exception as e:                            # outside of the operation's domain
             self.failure = f"the operation raised {message(e)}"
-            return np.nan, np.inf
+            return None
         finally:
-            x[...] = original
-        terms = [a * r for a, r in zip(y, self.r, strict=True)]
+            for (x, _), original in zip(moves, originals, strict=True):
+                x[...] = original
+        self.rounding = 4 * max(float(np.finfo(a.dtype).eps) for a in y)
+        return [a * r for a, r in zip(y, self.r, strict=True)]
+
+    def loss(self, x, d, h):
+        """Return L at x + h d, and a bound on its rounding error."""
+        terms = self.terms((x, h * d))
+        if terms is None:
+            return np.nan, np.inf
         total = float(sum(np.sum(term) for term in terms))
         size = abs(total) + float(sum(np.sum(term * term) for term in terms)) ** 0.5
-        return total, 4 * max(float(np.finfo(a.dtype).eps) for a in y) * size
+        return total, self.rounding * size
 
     def slope(self, x, d, h, order=2):
         """Return the difference along d, of ``order`` 2 or 4, and a bound on its rounding error."""
@@ -357,21 +440,22 @@ class _Check:
 
     def steps(self, x, d):
         """Return the steps to try along d, the likeliest first."""
-        size = float(np.abs(x).max(initial=0.0, where=d != 0))
+        size = float(np.abs(x).max(initial=0.0, where=(d != 0) & np.isfinite(x)))
         return sorted({self.eps * step * unit for step in STEPS for unit in (1.0, size) if unit},
                       key=lambda h: abs(np.log(h / self.eps)))
 
-    def places(self, x, grad, directions, elementwise, far):
-        """Yield (place, analytical, d, is_entry) for directions and entries of x; if ``far``, for
-        its largest entries."""
+    def places(self, name, grad, directions, elementwise, far):
+        """Yield (place, analytical, d, is_entry) for directions and entries of an input; if
+        ``far``, for its largest entries."""
+        x, known = self.checked[name], self.known[name]
         entries = np.arange(x.size)
         if x.size > elementwise:
             for k in range(directions):
-                d = self.rng.choice([-1.0, 1.0], x.shape)
+                d = self.rng.choice([-1.0, 1.0], x.shape) * known
                 yield f"direction {k}", np.sum(grad * d), d, False
             entries = (np.argsort(np.abs(x), axis=None)[-elementwise:] if far else
                        self.rng.choice(x.size, min(directions, x.size), replace=False))
-        for i in entries:
+        for i in entries[known.flat[entries]]:
             yield index(x, i), grad.flat[i], unit(x, i), True
 
     def compare(self, x, a, d, size, is_entry):
@@ -407,11 +491,11 @@ def _functions(layer, n, train, seed):
     and these by name.  A backward pass adds to the gradients since the last forward pass."""
     layer = copy.deepcopy(layer)
     named = {name: p for name, p in layer.named_parameters() if p.trainable}
-    if any(getattr(p.data, "dtype", None) != np.float64 for p in named.values()):
-        raise ValueError("gradcheck: build the layer with dtype=np.float64")
-    for p in named.values():                              # frozen columns have a gradient, too
-        if getattr(p, "frozen_columns", ()):
-            p.frozen_columns = ()
+    for name, p in named.items():
+        if p.data.dtype != np.float64:
+            raise ValueError(f"gradcheck: {name} is {p.data.dtype}: build the layer with "
+                             "dtype=np.float64")
+        p.frozen_columns = ()                             # frozen columns have a gradient, too
     keys = {"train", "rng"} & {*_arguments(layer.forward)}
 
     def op(*inputs):

@@ -10,14 +10,20 @@ from gradient_cases import (
     LINEAR,
     NORM,
     RIGHT,
+    TIES,
     WRONG,
     Silent,
     Unscaled,
     X,
     changed,
+    maximum,
+    maximum_backward,
     normal,
+    product,
+    product_backward,
     square,
     square_backward,
+    with_cache,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -197,9 +203,39 @@ def clipped(x, tolerance=5.0):
     return np.clip(x, -tolerance, tolerance), x
 
 
+def ties(x):
+    """The largest number of each row, and which entries have it."""
+    y = x.max(axis=1, keepdims=True)
+    return y, x == y
+
+
+def elementwise(f, slope):
+    """A function of each entry and its backward pass."""
+    return lambda x: (f(x), x), lambda dy, x: dy * slope(x)
+
+
+def arccosh_slope(x):
+    return 1 / np.sqrt(x * x - 1)
+
+
 # (arguments, options, words of the report of a failed check)
 FAILURES = [
-    ((lambda x: (x * np.nan, x), lambda dy, x: dy, X), {}, "not all are finite|nan"),
+    ((lambda x: (x * np.nan, x), lambda dy, x: dy, X), {},
+     r"^undecided gradients\n(.|\n)*the forward pass gives nan at output\[0, 0\]: 12 of 12"),
+    ((*elementwise(np.arccosh, arccosh_slope), np.array([2.0, 0.5, 3.0])), {},
+     r"forward pass gives nan at output\[1\]: 1 of 3 numbers .*\nundecided: nan"),
+    ((*elementwise(np.sin, lambda x: 2 * np.cos(x)), np.array([1.0, np.nan, 3.0, 4.0])), {},
+     r"^wrong gradients\n(.|\n)*at output\[1\](.|\n)*x: 3 of 3 .*2 times what they should be"),
+    ((*elementwise(np.sqrt, lambda x: 0.5 / np.sqrt(x)), np.array([1.0, 0.0, 4.0])), {},
+     r"x: 1 of 3 entries wrong, the worst x\[1\], .*the backward pass is not finite there"),
+    ((ties, lambda dy, is_top: dy * is_top, np.zeros((1, 4))), {},
+     r"at a kink at once, which may be ties: analytical (\S+), numerical"),
+    ((with_cache(lambda x, y: np.maximum(x, y)), lambda dy, c: (dy * (c[0] >= c[1]),) * 2, TIES,
+      TIES), {}, "which may be ties"),
+    ((Silent(), X), {}, "^no gradient of x: is a return missing"),
+    ((product, changed(product_backward, 1, lambda *_: None), X, X), {}, "^no gradient of y"),
+    ((F.linear, changed(F.linear_backward, 0, lambda *_: None), *LINEAR),
+     {"need": (True, False, True)}, "^no gradient of x: "),
     ((square, lambda dy, c: c[0] * dy, normal(3)), {},
      "0.5 times what they should be\nFAIL: 5.00e-01"),
     ((DoubledBias(4, dtype=np.float64), X), {}, "bias: 4 of 4 entries wrong"),
@@ -217,6 +253,7 @@ FAILURES = [
             (1e6, 1.001), (1e7, 1.1), (1e8, 2.0), (1.7e9, 1.1), (1e4, 0.0), (1e8, 0.0))]]
 
 
+@pytest.mark.filterwarnings("ignore:invalid value", "ignore:divide by zero")
 @pytest.mark.parametrize("arguments, options, words", FAILURES)
 def test_assert_gradients_raises_with_the_report(arguments, options, words):
     with pytest.raises(AssertionError) as error:
@@ -232,6 +269,13 @@ PASSES = [
     ((F.relu, F.relu_backward, (np.array([0.0, 1.0, -2.0]),)), {},
      r"x\[0\] is at a kink: below it the slope is"),
     ((F.relu, F.relu_backward, (np.zeros(3),)), {}, r"x\[0\] is at a kink"),
+    ((maximum, maximum_backward, (np.zeros((2, 4)),)), {}, r"x\[0, 0\] is at a kink"),
+    ((ties, lambda dy, is_top: dy * is_top / is_top.sum(axis=1, keepdims=True),
+      (np.zeros((2, 4)),)), {}, r"x\[0, 0\] is at a kink"),
+    *[((*elementwise(f, slope), (np.array([0.2, 0.9]),)), {}, "not checked at a size of 8 of x: .*"
+       "the output is not finite, or above") for f, slope in (
+           (lambda x: np.sinh(60 * x), lambda x: 60 * np.cosh(60 * x)),
+           (lambda x: x**200, lambda x: 200 * x**199))],
     ((guarded(lambda x: abs(x) <= 5), square_backward, (normal(4),)), {},
      "not checked at a size of 8 of x: RuntimeError: x is not"),
     *[((guarded(lambda x: abs(x) <= 5), square_backward, (normal(4),)), {"far": far}, "")
@@ -248,6 +292,16 @@ def test_what_a_passed_check_left_out_is_noted(arguments, options, words):
     report = gradcheck(*arguments, **options)
     assert report and bool(report.notes) == bool(words) and re.search(words, str(report)), report
     assert repr(report) == str(report) and "np.float64" not in repr(report)
+
+
+@pytest.mark.parametrize("arguments, options", [
+    ((Silent(), X), {"need": (False,)}), ((Silent(), (X,)), {"need": [False]}),
+    ((F.linear, F.linear_backward, *LINEAR), {"need": (True, False, True)}),
+    ((F.linear, F.linear_backward, LINEAR), {}), ((F.linear, F.linear_backward, [*LINEAR]), {}),
+    ((Linear(4, 2, np.float64), (X,)), {})])
+def test_inputs_may_be_a_tuple_or_follow_one_by_one(arguments, options):
+    minifpt.assert_gradients(*arguments, **options)
+    assert gradcheck(*arguments, **options)
 
 
 def test_a_frozen_third_of_a_matrix_is_checked_like_the_rest():
@@ -285,7 +339,7 @@ GATE = Gate()
 
 @pytest.mark.parametrize("arguments, options, message", [
     (arguments, {"epz": 1} if "epz" in message else {}, message) for arguments, message in (
-        ((square, square_backward, (np.arange(3),)), r"all hold integers, expected .* x.astype"),
+        ((square, square_backward, (np.arange(3),)), "all hold integers or are empty, .*x.astype"),
         ((square, square_backward, (1j * X,)), "x is .*its real and its imaginary part"),
         ((F.embedding, F.embedding_backward, (None, X)), "ids is None, expected real num"),
         ((square, square_backward, ([[1.0], [2.0, 3.0]],)), "x is .*expected real numbers"),
@@ -293,7 +347,10 @@ GATE = Gate()
         ((Gate().forward, Gate().backward, X), r"keeps its cache is lambda \*x"),
         ((lambda x: (GATE.forward(x), 0), lambda dy, _: GATE.backward(dy), X),
          "two backward passes of one cache, after another forward pass, must give one gradient"),
-        ((Gate(), X), "expected a function and its backward pass, or a layer, with named"),
+        ((Gate(), X), "expected a function and its backward pass, or a layer, with named.*"
+         r"layer.backward, and a class that keeps its cache is lambda \*x"),
+        ((square, square_backward, X[:0]), "no input has a gradient .* or are empty"),
+        ((lambda x: (x[:0], x), lambda dy, x: 0 * x, X), "the output is empty"),
         ((lambda x: (x, x, x), square_backward, X), "several outputs are"),
         ((lambda x: (1j * x, x), square_backward, X), "the output is .*imaginary part"),
         ((lambda x: ((x, x.argmax()), x), square_backward, X), "results in the cache"),
@@ -302,7 +359,7 @@ GATE = Gate()
         ((Linear(4, 2, np.float64), X), "no option 'epz' .did you mean 'eps'"),
         ((square, square_backward, X), "no option 'epz' .did you mean 'eps'"),
         ((lambda x: (np.float32(x) ** 2, x), square_backward, X),
-         "the output is not float64, and its rounding hides errors"),
+         "the output is float32, not float64, and its rounding hides errors"),
         ((lambda x: (1e13 + x, None), lambda dy, _: dy, X), "rounding hides it"),
         ((Linear(4, 2), X), "dtype=np.float64"),
         ((F.linear, lambda dy, cache: dy, LINEAR), r"1 gradients, expected 3 \(x, w, b\)"),
