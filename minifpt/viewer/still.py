@@ -36,10 +36,10 @@ def checked(path):
     return path
 
 
-def draw(data, names=()):
-    """Return the filmstrip as a Matplotlib figure, with the operations of these names."""
+def draw(data):
+    """Return the filmstrip as a Matplotlib figure."""
     from matplotlib.figure import Figure
-    columns = named_steps(data["steps"], names) if names else chosen(data["steps"])
+    columns = chosen(data["steps"])
     n = len(columns) + 2
     fig = Figure(figsize=(1.55 * n, 5.2), layout="constrained")
     title = ", ".join(filter(None, (data["title"], data["trunk"])))
@@ -59,15 +59,6 @@ def draw(data, names=()):
         backward(fig.add_subplot(grid[2, i]), data, step, back)
     loss(fig.add_subplot(grid[1, n - 1]), fig.add_subplot(grid[2, n - 1]), data)
     return fig
-
-
-def named_steps(steps, names):
-    """Return the operations of the forward pass with these names."""
-    ahead = {s["name"]: s for s in steps if not s["back"] and s["inside"] is None}
-    for name in names:
-        if name not in ahead:
-            raise ValueError(f"steps: no operation '{name}', there are {', '.join(ahead)}")
-    return [ahead[name] for name in names]
 
 
 def chosen(steps):
