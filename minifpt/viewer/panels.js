@@ -75,13 +75,6 @@ function show_controls() {
   by("slow").checked = S.pace > 0;
   by("explain").textContent = EXPLAIN[S.task];
   document.querySelectorAll("#tabs button").forEach(b => b.setAttribute("aria-pressed", String(b.dataset.tab === S.tab)));
-  for (const [id, value] of [["rate", Math.log10(S.rate)], ["batch", Math.log2(S.batch)]]) {
-    const input = by(id);
-    if (!input || document.activeElement === input) continue;
-    input.value = value;
-    const text = by(`${id}-value`).textContent = id === "rate" ? short(S.rate) : String(S.batch);
-    input.setAttribute("aria-valuetext", text);
-  }
 }
 const EXPLAIN = {
   "bit-xor": "Two strings of five bits go in. For each pair the model says whether the two bits " +

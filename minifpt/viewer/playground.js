@@ -236,8 +236,8 @@ function set(values, replace = false) {
   }
   const done = again ? restart() : change();
   show_controls();
-  const drags = /^scale-/.test(document.activeElement.id);    // a slider that would be replaced
-  if (changed.some(k => ["tab", "fault", "weights", "tour", drags ? "" : "race"].includes(k))) show_panel();
+  const slides = document.activeElement.type === "range";       // a slider that moves stays
+  if (!slides || changed.some(k => ["tab", "fault", "weights", "tour"].includes(k))) show_panel();
   if (changed.includes("tour")) {
     show_station();
     by(S.tour ? "question" : "task").focus({preventScroll: true});
@@ -321,15 +321,12 @@ function show_bits() {
   });
 }
 const look_at = t => { hover = t; dirty = true; };
-const inside = (e, box = picture.getBoundingClientRect()) =>      // shares of width and height
-  [(e.clientX - box.left) / box.width, (e.clientY - box.top) / box.height];
-const token_at = e => Math.floor(inside(e)[0] * TASKS[S.task].tokens);
+const token_at = (e, box = picture.getBoundingClientRect()) =>
+  Math.floor((e.clientX - box.left) / box.width * TASKS[S.task].tokens);
 picture.addEventListener("mousemove", e => look_at(token_at(e)));
 picture.addEventListener("mouseleave", () => look_at(null));
-picture.addEventListener("click", e => {   // a token stays; a line of a token that stays is cut
-  const t = token_at(e), y = inside(e)[1] * height;
-  const row = drawn_rows.find(r => r.top + r.height > y);
-  if (S.look !== null && t < S.look && row && row.kind === "attention") return cut_line(S.look, t);
+picture.addEventListener("click", e => {   // a token stays
+  const t = token_at(e);
   set({look: S.look === t ? null : t}, true);
 });
 

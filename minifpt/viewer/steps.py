@@ -65,7 +65,7 @@ class Steps:
         return outputs.write_text(path, KIND, self.html())
 
     def still(self, path):
-        """Write a filmstrip of the frames as a picture, ``.png`` or ``.svg``."""
+        """Write a filmstrip of the frames as a picture, ``.png``."""
         still.still(self.data, path)
 
     def figure(self):

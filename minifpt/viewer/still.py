@@ -1,6 +1,5 @@
 """The frames of a step as a filmstrip: forward above, backward below, each under its partner."""
 
-import io
 from pathlib import Path
 
 import numpy as np
@@ -13,25 +12,18 @@ INK, SOFT, HATCH = "#1d2930", "#5b6b74", "#8093a0"
 
 
 def still(data, path):
-    """Draw the ``data`` of a ``Steps`` into a ``.png`` or ``.svg`` file."""
+    """Draw the ``data`` of a ``Steps`` into a ``.png`` file."""
     path = checked(path)
     import matplotlib
-    with matplotlib.rc_context({"hatch.linewidth": 0.7, "hatch.color": HATCH, "font.size": 9,
-                                "svg.fonttype": "path"}):
-        fig = draw(data)
-        if path.suffix.lower() == ".png":
-            plots.save(fig, path, KIND, dpi=110)
-        else:
-            text = io.StringIO()
-            fig.savefig(text, format="svg", dpi=110)
-            outputs.write_text(path, KIND, text.getvalue())
+    with matplotlib.rc_context({"hatch.linewidth": 0.7, "hatch.color": HATCH, "font.size": 9}):
+        plots.save(draw(data), path, KIND, dpi=110)
 
 
 def checked(path):
     """Return the path of a picture.  Raises ``ValueError`` for another ending or a foreign file."""
     path = Path(path)
-    if path.suffix.lower() not in (".png", ".svg"):
-        raise ValueError(f"{path}: expected a file .png or .svg")
+    if path.suffix.lower() != ".png":
+        raise ValueError(f"{path}: expected a file .png")
     outputs.check(path, KIND)
     return path
 

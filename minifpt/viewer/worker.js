@@ -32,8 +32,7 @@ function reset(message) {
     const engine = ENGINES[lane.fault || "right"], rng = R.generator(settings.seed, "first");
     const first = engine.evaluate(model, R.draw_batch(task, rng, 64));
     engine.learn(model, R.draw_batch(task, rng, settings.batch));      // for the way back
-    const has_match = lane.kind === "turned";
-    return {...lane, model, engine, recent: [], ...first, has_match, reached: null,
+    return {...lane, model, engine, recent: [], ...first, reached: null,
       moved: new Set(trained(model)), angles: null, curve: []};
   });
   note();
@@ -108,8 +107,8 @@ function count() {
   multiply_adds = R.work.multiply_adds - before;
 }
 
-const point = ({loss, accuracy, has_match, model}) =>
-  [step, loss, accuracy, has_match ? R.match(model) : null];
+const point = ({loss, accuracy, kind, model}) =>
+  [step, loss, accuracy, kind === "turned" ? R.match(model) : null];
 function note() {                          // a point of every curve
   for (const lane of lanes) lane.curve.push(point(lane));
   if (lanes[0].curve.length <= POINTS) return;
