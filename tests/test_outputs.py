@@ -85,7 +85,6 @@ def contents():
     ("steps r0 --html mine.py", "mine.py"),
     (f"steps bit-xor {TINY.replace('--steps 4', '')}", "bit-xor-step.html"),
     ("steps r0 --still mine.png", "mine.png"),
-    ("steps r0 --still mine.svg", "mine.svg"),
     (f"compare bit-xor --models random:1x2x16 --out c {TINY[TINY.index('--steps'):]}",
      "c/table.md"),
     (f"compare bit-xor --models random:1x2x16 --rates 1e-3 --out c {TINY[TINY.index('--steps'):]}",
@@ -151,11 +150,11 @@ def test_a_device_is_not_an_output(refused, here):
 @pytest.mark.parametrize("place", ["own.py/x{}", "r0/" + 300 * "x" + "{}", "/proc/x{}", "folder{}"])
 @pytest.mark.parametrize("line, ending", [
     ("report r0 --html", ".html"), ("attention r0 --out", ".png"), ("steps r0 --html", ".html"),
-    ("steps r0 --still", ".svg"), ("reproduce table3 --out", "/"),
+    ("steps r0 --still", ".png"), ("reproduce table3 --out", "/"),
     ("compare bit-xor --out", "/")])
 def test_a_place_that_cannot_be_written_is_refused_first(here, refused, monkeypatch, line, ending,
                                                          place):
-    for ending_ in ".html", ".png", ".svg":
+    for ending_ in ".html", ".png":
         Path(f"folder{ending_}").mkdir()
     if ending == "/":
         Path("folder").write_text("")

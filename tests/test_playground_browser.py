@@ -320,16 +320,6 @@ def test_a_cut_takes_the_answers_that_numpy_loses(page):
     assert page.evaluate("S.cut.length") == 0
 
 
-def test_a_followed_bit_changes_nothing_before_it(page):
-    page.get_by_label("follow a bit").check()
-    page.evaluate("flip(2)")
-    changed = page.evaluate("""() => {
-        const {difference: d} = trail.outputs["trunk.h.1.residual_2"], C = d.length / 10;
-        return Array.from({length: 10}, (_, t) => d.slice(t * C, t * C + C).some(v => v !== 0));
-    }""")
-    assert changed == [False, False] + [True] * 8
-
-
 def test_turned_keys_and_starts_are_those_of_the_package(page):
     """Angle, eigenvalues and match of the page's block, by trunks/forms.py."""
     for start in "drawn", "aligned", "opposed":
@@ -566,7 +556,7 @@ def test_what_one_starts_stays_in_sight_on_a_small_screen(visit, width):
     go_to(page, 4)
     page.wait_for_timeout(200)
     page.evaluate("scrollTo(0, 900)")
-    for part in "#train", "#accuracy", "#spark", "#lanes button:last-child":
+    for part in "#train", "#accuracy", "#lanes button:last-child":
         box = page.locator(part).bounding_box()
         assert 0 <= box["y"] and box["y"] + box["height"] <= 844, part
         assert box["x"] + box["width"] <= width, part

@@ -82,7 +82,7 @@ def summary(args):
     *run_options("batch_size", "lr", "dropout"), shared.SEED,
     page_option("TASK-step.html"),
     option("--still", type=path, metavar="FILE",
-           help="draw a picture, .png or .svg, instead of the page (default: none)"),
+           help="draw a picture, a .png file, instead of the page (default: none)"),
     option("--differences", type=int, default=60, metavar="N",
            help="finite differences to compute (default: 60)"),
     shared.OPEN,

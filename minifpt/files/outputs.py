@@ -1,7 +1,7 @@
 """Output files at paths that the user names: a command never replaces a file that minifpt did not
 write as the same kind of output.
 
-A page, a table in Markdown and an SVG end with a comment that names their kind.  A PNG has it in
+A page and a table in Markdown end with a comment that names their kind.  A PNG has it in
 its field ``Software``.  A CSV has its columns.
 """
 
@@ -51,7 +51,7 @@ def software(kind):
 
 
 def write_text(path, kind, text):
-    """Write a page, a table in Markdown or an SVG, with its mark; return its size in bytes."""
+    """Write a page or a table in Markdown, with its mark; return its size in bytes."""
     check(path, kind)
     text += f"<!-- {software(kind)} -->\n"
     save_text(path, text)

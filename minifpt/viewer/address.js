@@ -19,7 +19,7 @@ const READ = {task: one_of(Object.keys(TASKS)), weights: one_of(Object.keys(KIND
   tab: one_of(["settings", "race", "break"]), rate: between(Number.MIN_VALUE, Number.MAX_VALUE),
   scale: between(Number.MIN_VALUE, Number.MAX_VALUE), angle: between(0, 180), batch: whole(1, 1024),
   seed: whole(0, 2 ** 31 - 1), pace: whole(0, 2 ** 31 - 1), look: between(0, 11, Math.floor),
-  tour: text => whole(1, STATIONS.length)(text), follow: text => text === "true", beamer: text => text !== "false",
+  tour: text => whole(1, STATIONS.length)(text), beamer: text => text !== "false",
   frozen: text => PARTS.filter(p => text.split(",").includes(p)),
   bits: text => /^[01]{10}$|^[01]{36}\.[0-2]\.[01]{12}$/.test(text) ? text : undefined,
   cut: text => text.split(",").map(pair => pair.split("-").map(Number)).reduce((cut, [q, key]) =>

@@ -26,4 +26,14 @@ function draw_on(canvas, width, height) {
   return g;
 }
 const bytes = (text, type) => new type(Uint8Array.from(atob(text), c => c.charCodeAt(0)).buffer);
+const D = JSON.parse(document.getElementById("data").textContent);
+const say = text => { document.getElementById("said").textContent = text; };
+const DARK = window.matchMedia("(prefers-color-scheme: dark)");
+// The colour of a number from -1 to 1 as red, green and blue: blue below 0, orange above.
+const zero_color = dark => dark ? [34, 43, 49] : [250, 250, 248];
+const mixed = (a, b, share) => a.map((v, i) => Math.round(v + (b[i] - v) * share));
+function signed_color(v, dark) {
+  const [below, above] = dark ? [[96, 165, 245], [245, 150, 60]] : [[28, 88, 160], [196, 84, 0]];
+  return mixed(zero_color(dark), v < 0 ? below : above, Math.abs(v) ** 0.7);
+}
 const STILL = window.matchMedia("(prefers-reduced-motion: reduce)");

@@ -1,6 +1,6 @@
 // The canvases: the flow of numbers through the model, and the curves.
 
-const [DARK, PRINT] = ["(prefers-color-scheme: dark)", "print"].map(q => window.matchMedia(q));
+const PRINT = window.matchMedia("print");
 const STYLE = getComputedStyle(document.documentElement), colors = {};
 const paint = name => colors[name] || (colors[name] = STYLE.getPropertyValue(name).trim());
 for (const media of [DARK, PRINT]) media.addEventListener("change", () => {
@@ -14,21 +14,14 @@ const LANES = ["--lane-1", "--lane-2", "--lane-3"], DASHES = [[], [7, 3], [2, 3]
 const lane_color = n => !models[n] || models.some(m => m.kind !== "turned") ? LANES[n] :
   LANES[{opposed: 0, aligned: 1, drawn: 2}[models[n].start]];
 
-// 511 colours from blue below 0 to orange above, red, green and blue one after the other.
-let table = null;
-function color_table() {
-  const dark = DARK.matches && !PRINT.matches, zero = dark ? [34, 43, 49] : [250, 250, 248];
-  const ends = dark ? [[96, 165, 245], [245, 150, 60]] : [[28, 88, 160], [196, 84, 0]];
-  return Array.from({length: 511}, (_, i) => {
-    const share = Math.pow(Math.abs(i - 255) / 255, 0.7), end = ends[i < 255 ? 0 : 1];
-    return zero.map((v, c) => v + (end[c] - v) * share);
-  });
-}
+let table = null;                          // 511 colours, of -1 to 1
+const color_table = () => Array.from({length: 511}, (_, i) =>
+  signed_color((i - 255) / 255, DARK.matches && !PRINT.matches));
 
 // The numbers of each token as a strip of cells: values (tokens, C), each strip at its left end.
-// A colour is as strong as a number is large among the token's `sizes`.
+// A colour is as strong as a number is large among the token's.
 const small = document.createElement("canvas");            // a pixel for each number
-function strips(g, values, C, lefts, y, width, height, sizes = values) {
+function strips(g, values, C, lefts, y, width, height) {
   table = table || color_table();
   const lines = C > width / 2 ? Math.ceil(C / (width / 3)) : 1, columns = Math.ceil(C / lines);
   [small.width, small.height] = [columns, lines * lefts.length];
@@ -36,7 +29,7 @@ function strips(g, values, C, lefts, y, width, height, sizes = values) {
   const pixels = ink.createImageData(small.width, small.height);
   lefts.forEach((_, t) => {
     let square = 0;
-    for (let i = t * C; i < (t + 1) * C; i++) square += sizes[i] * sizes[i];
+    for (let i = t * C; i < (t + 1) * C; i++) square += values[i] * values[i];
     const limit = 2 * Math.sqrt(square / C) || 1;
     for (let i = 0; i < C; i++) {
       const level = Math.round(255 * Math.max(-1, Math.min(1, values[t * C + i] / limit)));
@@ -56,9 +49,8 @@ function strips(g, values, C, lefts, y, width, height, sizes = values) {
 }
 
 // The whole flow.  `rows` are {kind, output, cache, top, height} from the top down; `look` is a
-// token whose attention is drawn alone, or null; `cuts` are pairs [query, key]; `trail` is what a
-// flipped bit changed, drawn instead, as far down as it has come.
-function draw_flow(canvas, rows, cache, {tokens, width, height, look, heads, read, cuts, trail}) {
+// token whose attention is drawn alone, or null; `cuts` are pairs [query, key].
+function draw_flow(canvas, rows, cache, {tokens, width, height, look, heads, read, cuts}) {
   const g = draw_on(canvas, width, height), column = width / tokens;
   const middle = t => (t + 0.5) * column, w = Math.min(column - 6, 84);
   const soft = paint("--soft"), stream = paint("--stream");
@@ -68,21 +60,16 @@ function draw_flow(canvas, rows, cache, {tokens, width, height, look, heads, rea
     g.lineWidth = 5;
     g.beginPath(); g.moveTo(middle(t), 0); g.lineTo(middle(t), cut ? height : height - 30); g.stroke();
   }
-  rows.forEach((row, n) => {
+  for (const row of rows) {
     const y = row.top, h = row.height;
-    if (trail && n > trail.rows) return;
     if (row.kind === "attention") {
-      const {probabilities: p} = cache[row.cache];
-      const lines = trail ? Object.assign(trail.lines[row.cache], {shape: p.shape}) : p;
-      attention_lines(g, lines, {y, h, width, middle, look: trail ? null : look, heads, cuts});
+      attention_lines(g, cache[row.cache].probabilities, {y, h, width, middle, look, heads, cuts});
     } else if (row.output) {
-      const {difference, size} = trail ? trail.outputs[row.output] : {};
-      const values = difference || cache.outputs[row.output];
-      const read_here = cache.outputs[row.output].shape[1];
+      const values = cache.outputs[row.output], read_here = values.shape[1];
       const lefts = Array.from({length: read_here}, (_, i) => middle(tokens - read_here + i) - w / 2);
-      strips(g, values, values.length / read_here, lefts, y + 4, w, h - 8, size);
+      strips(g, values, values.length / read_here, lefts, y + 4, w, h - 8);
     }
-  });
+  }
 }
 
 function attention_lines(g, probabilities, {y, h, width, middle, look, heads, cuts}) {
@@ -185,20 +172,6 @@ function draw_curves(canvas, lanes, {chance, floor}, width, earlier) {
   g.fillText("0", left, 192);
   g.textAlign = "right";
   g.fillText(`${steps.toLocaleString("en")} steps`, right, 192);
-}
-
-// The accuracy alone, small, for the bar that stays in sight.
-function draw_spark(canvas, lanes, chance) {
-  const [width, height] = [120, 30], g = draw_on(canvas, width, height);
-  const end = Math.max(200, ...lanes.map(({curve}) => curve[curve.length - 1][0]));
-  lanes.forEach(({curve}, n) => {
-    g.strokeStyle = paint(lane_color(n));
-    g.lineWidth = 2;
-    g.beginPath();
-    curve.forEach((p, i) => g[i ? "lineTo" : "moveTo"](width * p[0] / end,
-      height - 2 - (height - 4) * Math.max(0, (p[2] - chance + 0.1) / (1.1 - chance))));
-    g.stroke();
-  });
 }
 
 // The frozen numbers as a histogram, and the eigenvalues as bars, the largest on top.

@@ -25,9 +25,8 @@ class StoreFull(Exception):
 class Store:
     """The arrays of a file: cut, each kept once, exact in their own dtype.
 
-    The last tokens are kept, because the answer is read there; ``first`` says where they begin.  A
-    matrix of tokens has the norm of each whole row besides.  Arrays of more than ``room`` bytes
-    raise :class:`StoreFull`.
+    The last tokens are kept, because the answer is read there; ``first`` says where they begin.
+    Arrays of more than ``room`` bytes raise :class:`StoreFull`.
     """
 
     def __init__(self, cut, tokens, room):
@@ -52,10 +51,6 @@ class Store:
             self.arrays.append({"shape": list(a.shape), "shown": list(shown), "axes": list(axes),
                                 "first": first, "dtype": part.dtype.str,
                                 "data": encoded(part)})
-            if axes[-2:-1] == ("token",) and part.dtype.kind == "f" and a.shape[-1] > 1:
-                norms = np.linalg.norm(a[region[:-1]], axis=-1).astype("<f4")
-                self.bytes += norms.nbytes
-                self.arrays[-1]["norms"] = encoded(norms)
             if self.bytes > self.room:
                 raise StoreFull
         return self.known[key]

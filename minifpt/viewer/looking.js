@@ -1,4 +1,4 @@
-// Looking into the model: cut a line of attention, follow a bit, the form of a head, letters.
+// Looking into the model: cut a line of attention, the form of a head, letters.
 
 // ------------------------------------------------------------------------ cuts
 
@@ -12,10 +12,8 @@ function cut_line(query, key) {            // or mend it; a token sees one token
 async function measure_cuts() {
   cut_table = null;
   if (!S.cut.length || !latest) return;
-  const {kind, scale, angle, start, fault, model} = models[shown], {cut} = S, step = latest.step;
-  const {before, after} = await ask({kind: "cut", settings: settings_of(), cuts: cut,
-    lane: {kind, scale, angle, start, fault},
-    parameters: Object.entries(model.parameters).map(([n, p]) => [n, p.data])}, "cut");
+  const {cut} = S, {step} = latest;
+  const {before, after} = await ask_about(shown, {kind: "cut", cuts: cut}, "cut");
   if (cut === S.cut) cut_table = {step, before, after};
   dirty = true;
 }
@@ -44,24 +42,6 @@ function show_cuts(task) {
       `${names[task.tokens - task.output_tokens + i]} ${percent(b)} → ` +
       percent(cut_table.after[i])).join("; ") : running ? "Pause to measure." : "measuring …"),
   ]);
-}
-
-// ------------------------------------------------------------------------ follow a bit
-
-function follow(before, i) {               // what a flipped bit changes: differences of all outputs
-  const after = values_of(models[shown]), minus = (a, b) => a.map((v, n) => v - b[n]);
-  const outputs = {}, lines = {};
-  for (const [name, y] of Object.entries(after.outputs))
-    outputs[name] = {difference: minus(y, before.outputs[name]), size: y};
-  for (const {cache} of ROWS.filter(row => row.cache && after[row.cache]))
-    lines[cache] = minus(after[cache].probabilities, before[cache].probabilities).map(Math.abs);
-  trail = {i, outputs, lines, started: performance.now(), step: latest?.step};
-}
-function trail_now() {                     // with the number of rows that it has reached
-  if (!trail || trail.step !== latest?.step) return null;     // of the model before
-  const rows = STILL.matches ? Infinity : (performance.now() - trail.started) / 180;
-  if (rows < drawn_rows.length) dirty = true;
-  return {...trail, rows};
 }
 
 // ------------------------------------------------------------------------ the form of a head

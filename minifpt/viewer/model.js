@@ -252,14 +252,3 @@ function freeze(model, frozen) {
     if (!p.trainable) p.grad = p.m = p.v = p.t = null;
   }
 }
-
-// The same model with numbers of another type; Adam's are left behind.
-function converted(model, type) {
-  const parameters = {};
-  for (const [name, p] of Object.entries(model.parameters)) {
-    const data = empty(new type(0), p.data.shape);
-    data.set(p.data);
-    parameters[name] = {...p, data, grad: null, m: null, v: null, t: 0};
-  }
-  return {...model, parameters};
-}

@@ -75,13 +75,6 @@ function show_controls() {
   by("slow").checked = S.pace > 0;
   by("explain").textContent = EXPLAIN[S.task];
   document.querySelectorAll("#tabs button").forEach(b => b.setAttribute("aria-pressed", String(b.dataset.tab === S.tab)));
-  for (const [id, value] of [["rate", Math.log10(S.rate)], ["batch", Math.log2(S.batch)]]) {
-    const input = by(id);
-    if (!input || document.activeElement === input) continue;
-    input.value = value;
-    const text = by(`${id}-value`).textContent = id === "rate" ? short(S.rate) : String(S.batch);
-    input.setAttribute("aria-valuetext", text);
-  }
 }
 const EXPLAIN = {
   "bit-xor": "Two strings of five bits go in. For each pair the model says whether the two bits " +
@@ -95,12 +88,8 @@ const EXPLAIN = {
 // ------------------------------------------------------------------------ gradient checks
 
 const TOLERANCE = 1e-4;
-function check_parts(lane, parts) {
-  const parameters = Object.entries(models[lane].model.parameters).map(([n, p]) => [n, p.data]);
-  const {kind, scale, angle, start, fault} = models[lane];
-  return ask({kind: "check", settings: settings_of(), lane: {kind, scale, angle, start, fault},
-    parameters, parts}, "checked").then(m => m.rows);
-}
+const check_parts = (lane, parts) =>
+  ask_about(lane, {kind: "check", parts}, "checked").then(m => m.rows);
 async function verify() {
   const fault = S.fault;
   const rows = await check_parts(1, PARTS.filter(p => !S.frozen.includes(p)));
@@ -133,7 +122,6 @@ function check_text() {
 
 by("task").append(...Object.entries(TASKS).map(([id, t]) => el("option", {value: id}, t.title)));
 by("task").onchange = e => set({task: e.target.value, look: null, ...TASKS[e.target.value].settings});
-by("follow").onchange = e => set({follow: e.target.checked}, true);
 by("train").onclick = () => run(running ? 0 : Infinity);
 by("one").onclick = () => run(1);
 by("reset").onclick = () => { running = false; restart(); };

@@ -1,6 +1,5 @@
 // The page: its state, its controls, and its talk with the worker.
 
-const D = JSON.parse(document.getElementById("data").textContent);
 const SOURCE = document.getElementById("engine").textContent;
 const by = id => document.getElementById(id);
 let stopped = "", running = false;         // why nothing can be computed
@@ -82,6 +81,12 @@ function ask(message, kind) {              // of the checker
   return new Promise(resolve => waiting.push({resolve, done: m => m.kind === kind && m.id === id}));
 }
 
+function ask_about(n, message, kind) {     // the same, about a model of the page
+  const {model, ...lane} = models[n];
+  const parameters = Object.entries(model.parameters).map(([name, p]) => [name, p.data]);
+  return ask({settings: settings_of(), lane, parameters, ...message}, kind);
+}
+
 // ------------------------------------------------------------------------ what there is
 
 const blocks = Array.from({length: D.config.n_layer}, (_, i) => `h.${i}`);
@@ -110,11 +115,11 @@ const STARTS = {drawn: "random", aligned: "orange", opposed: "blue"};      // of
 const RANDOM = {0.1: "too small", 0.55: "random"};
 const DEFAULTS = {task: D.task, weights: "pretrained", scale: 1.4, angle: 90,
   start: "drawn", ...TASKS[D.task].settings, seed: 0, frozen: FPT, fault: null, tab: "settings",
-  pace: 0, look: null, bits: null, cut: [], follow: false, tour: null, beamer: false,
+  pace: 0, look: null, bits: null, cut: [], tour: null, beamer: false,
   race: [["pretrained", 1.4, "drawn"], ["random", 0.55, "drawn"], ["random", 0.1, "drawn"]]};
 const S = {...DEFAULTS};                   // what the URL holds
 let models = [], latest = null, shown = 0, dirty = true, layout = null;
-let trail = null, cut_table = null, flipped = null;
+let cut_table = null, flipped = null;
 let example = null, hover = null, agreement = null, noticed = null;
 const heads = Array(D.config.n_head).fill(true);
 
@@ -143,7 +148,7 @@ function restart() {
     model.cuts = S.cut;
     return {...lane, model};
   });
-  trail = cut_table = null;
+  cut_table = null;
   arrange();
   shown = Math.min(shown, models.length - 1);
   show_example();
@@ -204,9 +209,8 @@ function refill(box, children) {
   const own = Array.from(box.querySelectorAll("button, select, input, summary, [tabindex]"));
   if (inside) (own.find(e => name(e) === name(at)) || box).focus();
 }
-const say = text => { by("said").textContent = text; };
 
-const QUIET = ["bits", "look", "cut", "follow"];   // settings of the picture alone
+const QUIET = ["bits", "look", "cut"];   // settings of the picture alone
 function set(values, replace = false) {
   const before = JSON.stringify(lanes_of()), changed = Object.keys(values).filter(
     k => JSON.stringify(S[k]) !== JSON.stringify(values[k]));
@@ -223,8 +227,6 @@ function set(values, replace = false) {
     for (const b of by("heads").querySelectorAll("[aria-pressed=false]")) b.click();
   }
   const again = changed.some(k => ["task", "seed", "tour"].includes(k)) || before !== JSON.stringify(lanes_of());
-  if (changed.includes("follow")) trail = null;
-  by("follow").checked = S.follow;
   for (const {model} of models) model.cuts = S.cut;
   const measured = changed.includes("cut") && !again ? measure_cuts() : null;
   if (!again && changed.every(k => QUIET.includes(k))) {
@@ -234,8 +236,8 @@ function set(values, replace = false) {
   }
   const done = again ? restart() : change();
   show_controls();
-  const drags = /^scale-/.test(document.activeElement.id);    // a slider that would be replaced
-  if (changed.some(k => ["tab", "fault", "weights", "tour", drags ? "" : "race"].includes(k))) show_panel();
+  const slides = document.activeElement.type === "range";       // a slider that moves stays
+  if (!slides || changed.some(k => ["tab", "fault", "weights", "tour"].includes(k))) show_panel();
   if (changed.includes("tour")) {
     show_station();
     by(S.tour ? "question" : "task").focus({preventScroll: true});
@@ -289,12 +291,11 @@ function toggle(part) {
     PARTS.filter(p => p === part || S.frozen.includes(p))});
 }
 function flip(i) {
-  const task = TASKS[S.task], before = S.follow ? values_of(models[shown]) : null;
+  const task = TASKS[S.task];
   if (i < example.bits.length) example.bits[i] ^= 1;
   else example.visible[i - example.bits.length] ^= 1;
   keep_bits();
   flipped = i;
-  if (before) follow(before, i);
   say(`${task.names[Math.floor(i / task.input_dim)]} flipped`);
   draw();                                  // at once, not at the next frame
   show_judged();
@@ -320,19 +321,14 @@ function show_bits() {
   });
 }
 const look_at = t => { hover = t; dirty = true; };
-const inside = (e, box = picture.getBoundingClientRect()) =>      // shares of width and height
-  [(e.clientX - box.left) / box.width, (e.clientY - box.top) / box.height];
-const token_at = e => Math.floor(inside(e)[0] * TASKS[S.task].tokens);
+const token_at = (e, box = picture.getBoundingClientRect()) =>
+  Math.floor((e.clientX - box.left) / box.width * TASKS[S.task].tokens);
 picture.addEventListener("mousemove", e => look_at(token_at(e)));
 picture.addEventListener("mouseleave", () => look_at(null));
-picture.addEventListener("click", e => {   // a token stays; a line of a token that stays is cut
-  const t = token_at(e), y = inside(e)[1] * height;
-  const row = drawn_rows.find(r => r.top + r.height > y);
-  if (S.look !== null && t < S.look && row && row.kind === "attention") return cut_line(S.look, t);
+picture.addEventListener("click", e => {   // a token stays
+  const t = token_at(e);
   set({look: S.look === t ? null : t}, true);
 });
-const values_of = ({model, fault}) =>
-  engine(fault).forward(model, E.batch_of(TASKS[S.task], [example]).x)[1];
 
 function draw() {
   dirty = false;
@@ -348,7 +344,7 @@ function draw() {
     picture.style.left = `${bits.offsetLeft}px`;
   }
   draw_flow(picture, drawn_rows, cache, {tokens: task.tokens, width: layout.width, height, look,
-    heads, read: task.output_tokens, cuts: S.cut, trail: trail_now()});
+    heads, read: task.output_tokens, cuts: S.cut});
   show_answers(task, logits, batch.y);
   show_parts(model);
   show_looking(task, cache, look);
@@ -470,14 +466,13 @@ function show_numbers(model) {
   if (layout.chart) draw_curves(by("curve"), latest.lanes, TASKS[S.task], layout.chart,
     S.tour ? NOTES[S.tour - 1].runs.filter(({lanes}, _, all) => lanes.length === 1 &&
       (all.length > 1 || lanes !== latest.lanes)) : []);
-  draw_spark(by("spark"), latest.lanes, TASKS[S.task].chance);
   by("reach").textContent = lost() || verdict_of(latest);
   const several = models.length > 1;
   by("lanes").hidden = !several;
   if (by("lanes").children.length !== (several ? models.length : 0))
     by("lanes").replaceChildren(...(several ? models : []).map((_, n) =>
       el("button", {onclick: () => {
-        shown = n; trail = cut_table = null; arrange(); draw(); running || measure_cuts(); }})));
+        shown = n; cut_table = null; arrange(); draw(); running || measure_cuts(); }})));
   Array.from(by("lanes").children).forEach((b, n) => {
     const name = `${lane_name(models[n], several)}: `, share = percent(latest.lanes[n].accuracy);
     b.style.setProperty("--own", `var(${lane_color(n)})`);

@@ -1,4 +1,3 @@
-const D = JSON.parse(document.getElementById("data").textContent);
 const SHORT = {linear: "lin", layer_norm: "ln", attention: "attn", softmax: "soft", dropout: "drop",
   residual: "+", positions: "pos", last_tokens: "last", cross_entropy: "CE", log_sum_exp: "lse",
   embedding: "emb", unembedding: "unemb", gelu_exact: "gelu"};
@@ -9,7 +8,7 @@ const LATE = ["residual", "last_tokens"];   // run back out of the strip's order
 const WAITS = "The lower row of the strip runs from right to left, but + and last wait for the " +
   "branch that stands left of them.";
 const state = {at: 0, all: false, example: 0, head: 0, open: new Set(), broken: null, asked: null, row: null,
-  terms: [], path: [], entry: 0, entryAt: null, from: null};
+  terms: [], entry: null, from: null};
 let drawings = [];                          // what draws the matrices of this frame once more
 
 // ------------------------------------------------------------------------ small helpers
@@ -66,8 +65,6 @@ S.forEach((s, i) => {
   frames.push({kind: "step", i});
 });
 if (firstBack < 0) frames.push({kind: "loss"});
-const rest = forward.filter(i => S[i].partner === null && S[i].inside === null);
-if (rest.length) frames.push({kind: "rest"});
 frames.push({kind: "adam"});
 const frameOf = {};
 frames.forEach((f, n) => { frameOf[f.kind === "step" ? f.i : f.kind] = n; });
@@ -80,11 +77,10 @@ const path = [0, frame_of("linear", false, "input"), frame_of("positions", false
   frame_of("linear", true, "output"), frame_of("attention", true, "h.0"),
   frame_of("layer_norm", true, "h.0.ln_1"), frameOf.adam].filter(n => n !== undefined);
 const places = () => state.all ? frames.map((_, n) => n) : path;
-function beside(direction) {                // the frame after this one, or before it, on the way
-  const way = places();
-  return direction > 0 ? way.find(n => n > state.at) : way.filter(n => n < state.at).pop();
-}
-const step_to = direction => go(beside(direction) ?? state.at);
+// The frame after this one, or before it, on the way.
+const beside = (direction, way = places()) => direction > 0 ? way.find(n => n > state.at) :
+  way.filter(n => n < state.at).pop();
+const step_to = (direction, way) => go(beside(direction, way) ?? state.at);
 // What a step is called: blocks count from 1.
 const WORDS = {input: "input layer", wpe: "positions", ln_1: "norm before attention",
   "attn.c_attn": "queries, keys and values", attn: "attention", "attn.c_proj": "attention, output",
@@ -110,12 +106,14 @@ const fault = () => state.broken === null ? null : D.breaks[state.broken];
 const groups = [];
 for (const i of forward) {
   const fold = S[i].fold, last = groups[groups.length - 1];
-  if (last && fold !== null && last.fold === fold) last.steps.push(i);
-  else if (last && fold === null && last.fold === null) last.steps.push(i);
+  if (last && last.fold === fold) last.steps.push(i);
   else groups.push({fold, steps: [i]});
 }
 const groupOf = i => groups.find(g => g.steps.includes(S[i].back && S[i].partner !== null ?
   S[i].partner : i));
+const group_at = n => frames[n].kind === "step" ?
+  `${S[frames[n].i].back}${groups.indexOf(groupOf(frames[n].i))}` : frames[n].kind;
+const starts = frames.map((_, n) => n).filter(n => !n || group_at(n) !== group_at(n - 1));
 function kindOf(step) {
   const own = step.back && step.partner !== null ? S[step.partner] : step;
   const parameters = own.in.filter(p => p.parameter);
@@ -126,27 +124,17 @@ const KINDS = {trained: "trained parameters", frozen: "frozen parameters", plain
 // ------------------------------------------------------------------------ matrices
 
 let printing = false;                       // on paper the page is light
-const DARK = window.matchMedia("(prefers-color-scheme: dark)");
 const dark = () => DARK.matches && !printing;
 const paint = name => getComputedStyle(document.documentElement).getPropertyValue(name);
 function color(v, limit, positive) {
   if (!isFinite(v)) return dark() ? [80, 92, 100] : [203, 211, 216];
   const t = Math.max(-1, Math.min(1, limit ? v / limit : 0));
-  const mix = (a, b, s) => a.map((x, i) => Math.round(x + (b[i] - x) * s));
-  const zero = dark() ? [34, 43, 49] : [250, 250, 248];
-  if (positive) return mix(zero, dark() ? [94, 208, 220] : [12, 84, 96], Math.sqrt(Math.max(0, t)));
-  const s = Math.pow(Math.abs(t), 0.7);
-  return t < 0 ? mix(zero, dark() ? [96, 165, 245] : [28, 88, 160], s) :
-    mix(zero, dark() ? [245, 150, 60] : [196, 84, 0], s);
+  if (!positive) return signed_color(t, dark());
+  return mixed(zero_color(dark()), dark() ? [94, 208, 220] : [12, 84, 96], Math.sqrt(Math.max(0, t)));
 }
 function limits(values) {
   const sizes = Array.from(values, Math.abs).filter(isFinite).sort((a, b) => a - b);
   return sizes[Math.floor(0.985 * (sizes.length - 1))] || sizes[sizes.length - 1] || 1;
-}
-const BAR = 36;                             // the longest bar of a norm, in pixels
-function norms(a) {                         // of each row of a matrix of tokens, where it has them
-  if (typeof a.norms === "string") a.norms = bytes(a.norms, Float32Array);
-  return a.norms || null;
 }
 // Black or white, whichever has more contrast on a colour: always 4.58 : 1 or better.
 function luminance(rgb) {
@@ -155,27 +143,21 @@ function luminance(rgb) {
 }
 const inkOn = rgb => luminance(rgb) > 0.179 ? "#000" : "#fff";
 const MONO = size => `${size}px ui-monospace, Menlo, Consolas, monospace`;
-const MAPS = ["probabilities"];             // drawn large: attention's own picture
 
 // part: {name, array, parameter?, trained?, formula?}; ask: the differences that belong to it;
 // step: the operation, if a click asks where a number comes from; picked: what a click calls.
 function matrix(part, tag = "", ask = null, step = null, picked = null) {
   const a = array(part.array), nd = a.shape.length;
-  const asked = state.asked && state.asked.name === part.name && step &&
-    S[state.asked.step] === step ? state.asked.at : [];
-  const window_of = i => {                  // [first, number] of the rows or columns that are drawn
-    const most = TOKENS.includes(a.axes[i]) ? 32 : 24, n = Math.min(most, a.shown[i]);
-    return [Math.max(0, Math.min(a.shown[i] - n, (asked[i] || 0) - a.first[i] - n + 6)), n];
-  };
-  const [r0, rows] = nd > 1 ? window_of(nd - 2) : [0, 1], [c0, cols] = nd ? window_of(nd - 1) : [0, 1];
+  const drawn = i => Math.min(TOKENS.includes(a.axes[i]) ? 32 : 24, a.shown[i]);
+  const rows = nd > 1 ? drawn(nd - 2) : 1, cols = nd ? drawn(nd - 1) : 1;
   const lead = a.axes.slice(0, Math.max(0, nd - 2)).map((axis, i) => a.first[i] +
     Math.min(a.shown[i] - 1, axis === "example" ? state.example :
       axis === "head" || axis === "token" ? state.head : 0));
-  const isMap = MAPS.includes(part.name), positive = isMap || part.name === "one_hot" ||
+  const isMap = part.name === "probabilities", positive = isMap || part.name === "one_hot" ||
     a.values.every(v => v >= 0);
-  const limit = isMap ? 1 : limits(a.values), bars = norms(a);
-  const at = (r, c) => nd > 1 ? [...lead, a.first[nd - 2] + r0 + r, a.first[nd - 1] + c0 + c] :
-    nd ? [a.first[0] + c0 + c] : [];
+  const limit = isMap ? 1 : limits(a.values);
+  const at = (r, c) => nd > 1 ? [...lead, a.first[nd - 2] + r, a.first[nd - 1] + c] :
+    nd ? [a.first[0] + c] : [];
   const rowName = r => nameOf(a, nd - 2, at(r, 0)[nd - 2]);
   const colName = c => nameOf(a, nd - 1, at(0, c)[nd - 1]);
   const texts = part.array === D.x && D.texts.length && TOKENS.includes(a.axes[nd - 1]) ?
@@ -186,7 +168,7 @@ function matrix(part, tag = "", ask = null, step = null, picked = null) {
     ruler.measureText(name(i)).width));
   const room = Math.min(560, window.innerWidth - 40);
   const left = nd > 1 ? Math.ceil(Math.min(70, Math.max(17, widest(rows, rowName) + 7))) : 1;
-  const right = bars ? BAR + 3 : 1, space = (isMap ? room : Math.min(room, 334)) - left - right;
+  const space = (isMap ? room : Math.min(room, 334)) - left - 1;
   const cw = Math.min(64, Math.max(6, Math.floor(space / Math.max(1, cols))));
   const longest = cols ? widest(cols, colName) : 0, upright = nd && longest > cw - 2 &&
     TOKENS.includes(a.axes[nd - 1]);                      // long names of columns stand upright
@@ -201,21 +183,18 @@ function matrix(part, tag = "", ask = null, step = null, picked = null) {
   const power = limit > 0 && (limit < 0.1 || limit >= 1e4) && !Number.isInteger(limit) ?
     Math.floor(Math.log10(limit)) : 0;
   const chosen = a.axes[nd > 1 ? nd - 2 : 0] === "example" && !part.parameter ? state.example : -1;
-  const normAt = r => bars[offset({shown: a.shown.slice(0, -1), first: a.first.slice(0, -1)},
-    at(r, 0).slice(0, -1))];
-  const longestNorm = bars ? Math.max(...Array.from({length: rows}, (_, r) => normAt(r))) || 1 : 1;
   let cursor = null;
   const place = index => {                  // row and column of an entry, where it is in sight
-    const [r, c] = nd > 1 ? [index[nd - 2] - a.first[nd - 2] - r0,
-      index[nd - 1] - a.first[nd - 1] - c0] : [0, (index[0] || 0) - (a.first[0] || 0) - c0];
+    const [r, c] = nd > 1 ? [index[nd - 2] - a.first[nd - 2], index[nd - 1] - a.first[nd - 1]] :
+      [0, (index[0] || 0) - (a.first[0] || 0)];
     return index.length === nd && r >= 0 && c >= 0 && r < rows && c < cols &&
       lead.every((v, i) => v === index[i]) ? [r, c] : null;
   };
-  const chosenCell = () => picked ? place(state.entryAt) : step && state.asked &&
+  const chosenCell = () => picked ? place(state.entry) : step && state.asked &&
     state.asked.step === S.indexOf(step) && state.asked.name === part.name ?
     place(state.asked.at) : null;
   function draw() {
-    const g = draw_on(canvas, left + cols * cw + right, top + rows * ch + 1);
+    const g = draw_on(canvas, left + cols * cw + 1, top + rows * ch + 1);
     g.textBaseline = "middle"; g.textAlign = "center"; g.fillStyle = paint("--soft");
     const every = upright ? Math.ceil(11 / cw) : Math.ceil((longest + 3) / cw);
     for (let c = 0; c < cols; c += every) {               // the names of columns and rows
@@ -239,11 +218,6 @@ function matrix(part, tag = "", ask = null, step = null, picked = null) {
         g.fillText(texts ? texts(r, c) : inCell(v, power, cw > 44 ? 3 : 2), left + (c + 0.5) * cw,
           top + 0.5 + (r + 0.5) * ch, cw);
       }
-    }
-    if (bars) for (let r = 0; r < rows; r++) {
-      g.fillStyle = paint("--soft");
-      g.fillRect(left + cols * cw + 3, top + r * ch + 2, (BAR - 2) * normAt(r) / longestNorm,
-        Math.max(1, ch - 5));
     }
     if (chosen >= 0 && a.shown[0] > 1) {      // the example that is looked at
       g.strokeStyle = paint("--ink"); g.lineWidth = 2;
@@ -278,17 +252,16 @@ function matrix(part, tag = "", ask = null, step = null, picked = null) {
     if (cursor) canvas.setAttribute("aria-activedescendant", `${id}-${cursor[1]}`);
   }
   const where = e => {
-    const box = canvas.getBoundingClientRect(), scale = box.width / (left + cols * cw + right);
+    const box = canvas.getBoundingClientRect(), scale = box.width / (left + cols * cw + 1);
     const c = Math.floor(((e.clientX - box.left) / scale - left) / cw);
     const r = Math.floor(((e.clientY - box.top) / scale - top) / ch);
-    return r >= 0 && r < rows && c >= 0 && (c < cols || bars) ? [r, c] : null;
+    return r >= 0 && r < rows && c >= 0 && c < cols ? [r, c] : null;
   };
   const pick = (r, c) => {
     const low = canvas.getBoundingClientRect().top + top + (r + 1) * ch + 8;
     tip();
-    if (picked) picked(offset(a, at(r, c)), at(r, c));
+    if (picked) picked(at(r, c));
     if (!step) return;
-    state.path = [];
     state.asked = {step: S.indexOf(step), name: part.name, at: at(r, c), from: `${tag} ${part.name}`};
     answer();
     const box = document.querySelector(".asked");     // it must not lie on the cell
@@ -296,15 +269,15 @@ function matrix(part, tag = "", ask = null, step = null, picked = null) {
   };
   canvas.addEventListener("mousemove", e => {
     const rc = where(e);
-    if (rc && rc[1] >= cols) tip(`norm of row ${rc[0]}, over all ${a.shape[nd - 1]} columns: ` +
-      num(normAt(rc[0])), e.clientX, e.clientY);
-    else if (rc) tip(text(...rc), e.clientX, e.clientY);
+    if (rc) tip(text(...rc), e.clientX, e.clientY);
     else tip();
   });
   canvas.addEventListener("mouseleave", () => tip());
   canvas.addEventListener("mousedown", e => e.preventDefault());   // the arrows go on stepping
-  canvas.addEventListener("click", e => { const rc = where(e);
-    if (rc && rc[1] < cols) pick(...rc); });
+  canvas.addEventListener("click", e => {
+    const rc = where(e);
+    if (rc) pick(...rc);
+  });
   canvas.addEventListener("keydown", e => {
     const move = {ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0],
       ArrowDown: [1, 0]}[e.key];
@@ -335,7 +308,7 @@ function matrix(part, tag = "", ask = null, step = null, picked = null) {
   const axis = (i, arrow, n) => `${title(a.axes[i], a.shape[i])} ` + arrow + (n < a.shape[i] ?
     ` (${TOKENS.includes(a.axes[i]) ? "the last " : ""}${n} of ${a.shape[i]} shown)` : "");
   const names = (nd > 1 ? `${axis(nd - 2, "↓", rows)}, ${axis(nd - 1, "→", cols)}` :
-    nd ? axis(0, "→", cols) : "") + (bars ? ", bars: row norm" : "");
+    nd ? axis(0, "→", cols) : "");
   const scaled = power && cw >= 32 && ch >= 12 ? el("span", {class: "scaled"},
     `; unit 1e${power}`.replace("-", "−")) : "";
   return el("figure", {}, el("figcaption", {}, tag ? el("span", {class: `tag ${tag}`}, tag) : null,
@@ -360,7 +333,6 @@ function tip(text, x, y) {
   t.style.left = Math.min(x + 14, window.innerWidth - t.offsetWidth - 8) + "px";
   t.style.top = Math.max(4, y - 30) + "px";
 }
-function say(text) { document.getElementById("said").textContent = text; }
 
 function chooser() {
   const f = frames[state.at];

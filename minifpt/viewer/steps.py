@@ -65,13 +65,12 @@ class Steps:
         return outputs.write_text(path, KIND, self.html())
 
     def still(self, path):
-        """Write a filmstrip of the frames as a picture, ``.png`` or ``.svg``."""
+        """Write a filmstrip of the frames as a picture, ``.png``."""
         still.still(self.data, path)
 
-    def figure(self, *names):
-        """Return the filmstrip as a Matplotlib figure, with the operations of these names; by
-        default one of each kind."""
-        return still.draw(self.data, names)
+    def figure(self):
+        """Return the filmstrip as a Matplotlib figure, with one operation of each kind."""
+        return still.draw(self.data)
 
     def _repr_html_(self):
         return (f'<iframe srcdoc="{html.escape(self.html())}" width="100%" height="820" '
@@ -229,8 +228,7 @@ def adam(run, store, before, after, norm):
     for name, p in run.model.named_parameters():
         row = {"name": name, "group": p.group, "trained": p.trainable, "shape": list(p.data.shape),
                "moved": rms(after[name] - before[name]),
-               "changed": int((after[name] != before[name]).sum()),
-               "size": rms(before[name])}
+               "changed": int((after[name] != before[name]).sum())}
         i = at.get(id(p))
         if i is not None and p.grad is not None:
             axes = ("in", "out") if p.data.ndim == 2 else ("channel",) * p.data.ndim

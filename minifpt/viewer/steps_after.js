@@ -10,13 +10,11 @@ function adamFrame() {
   const frozen = A.rows.filter(r => !r.trained), size = r => r.shape.reduce((a, b) => a * b, 1);
   if (state.row === null || !A.rows[state.row]) state.row = A.rows.findIndex(
     r => r.grad !== undefined);
-  const other = saved(forward, m => m.why !== "frozen"), asking = forward.filter(i =>
-    saved([i], m => m.why !== "frozen")), unasked = asking.length > 3 ?
-    `${asking.length} operations` : asking.map(i => `the dx of ${S[i].name}`).join(", ");
+  const saved = forward.flatMap(i => S[i].missing).reduce((t, m) => t + m.cost, 0);
   const list = el("div", {class: "list", tabindex: 0, role: "group", "aria-label": "parameters"});
   A.rows.forEach((r, n) => list.append(el("button", {class: "row", "data-key": `row${n}`,
     "aria-pressed": String(n === state.row), disabled: r.trained ? null : true, onclick: () => {
-    state.row = n; state.entry = 0; state.entryAt = r.shape.map(() => 0); render();
+    state.row = n; state.entry = null; render();
   }}, el("span", {class: "label"}, (r.trained ? "● " : "▨ ") + r.name.replace("trunk.", "")),
   r.trained ? el("span", {class: "bar t", style: `width:${Math.max(1, 70 * r.moved / most)}px`}) :
     el("span", {class: "bar f", style: "width:70px"}), el("span", {}, r.trained ?
@@ -24,11 +22,10 @@ function adamFrame() {
       ""}` : (spared[r.name] || {}).cost ? `saved ${plural(spared[r.name].cost,
       spared[r.name].unit)}` : "frozen"))));
   const r = A.rows[state.row];
-  state.entryAt = state.entryAt || (r ? r.shape.map(() => 0) : []);
+  state.entry = state.entry || (r ? r.shape.map(() => 0) : []);
   const right = el("div", {});
   if (r && r.grad !== undefined) {
-    const i = Math.min(state.entry, array(r.before).values.length - 1);
-    const get = key => array(r[key]).values[i];
+    const get = key => valueAt(array(r[key]), state.entry);
     const [b1, b2] = A.betas, m = get("m"), v = get("v"), x = get("before");
     const keep = 1 - D.lr * A.decay * (r.shape.length > 1), kept = keep === 1 ? "" :
       ` · ${num(keep, 7)}`;                 // weight decay, of matrices only
@@ -36,10 +33,10 @@ function adamFrame() {
     right.append(el("h3", {}, `${r.name}, ${shape(r.shape)}`), el("div", {class: "arrays"},
       [["x", "before"], [A.factor < 1 ? "g, clipped" : "g", "grad"], ["m", "m"], ["v", "v"],
         ["x after", "after"]].map(
-        ([name, key]) => matrix({name, array: r[key]}, "", null, null, (entry, at) => {
-          state.entry = entry; state.entryAt = at; render();
+        ([name, key]) => matrix({name, array: r[key]}, "", null, null, at => {
+          state.entry = at; render();
         }))),
-    el("div", {class: "asked"}, el("h3", {}, `Entry [${state.entryAt.join(", ")}] in numbers, ` +
+    el("div", {class: "asked"}, el("h3", {}, `Entry [${state.entry.join(", ")}] in numbers, ` +
       `t = ${A.t}`, el("span", {class: "screen"}, "; click another one")),
       el("div", {class: "sum"}, `m / (1 − ${b1}^t) = ${num(mh, 5)},  v / (1 − ${b2}^t) = ` +
         `${num(vh, 5)}`, el("br"), `x${kept} − lr · ${num(mh, 5)} / (√${num(vh, 5)} + ` +
@@ -56,9 +53,8 @@ function adamFrame() {
   el("p", {}, `The norm of all gradients together is ${num(A.norm, 4)}; ${A.factor < 1 ?
     `clipped to ${A.clip}: each is multiplied by ${num(A.factor, 4)}.` :
     `no more than ${A.clip}, so nothing is clipped.`} The learning rate is ${num(D.lr, 4)}.`),
-  saved(forward) ? el("p", {}, `The gradients that were never computed would have cost ` +
-    `${plural(saved(forward), "multiply-add")} (for a bias: additions).${other ? ` Of these ` +
-    `${count(other)} belong to ${unasked}, below which nothing learns.` : ""}`) : null,
+  saved ? el("p", {}, `The gradients that were never computed would have cost ` +
+    `${plural(saved, "multiply-add")} (for a bias: additions).`) : null,
   el("p", {class: "doc"}, el("span", {class: "formula"},
     "x = x − lr · (m / (1 − b1^t)) / (√(v / (1 − b2^t)) + eps)")),
   A.t === 1 ? el("p", {}, "This is Adam's first step, t = 1. Its means hold one gradient g only: " +

@@ -1,33 +1,6 @@
 // ------------------------------------------------------------------------ the other frames
 
 const block_name = fold => `block ${Number(fold.match(/\d+$/)[0]) + 1}`;
-function modelPicture() {                   // every part of the model in a line; a click opens it
-  const parts = [];                         // {label, fold, i: its first operation, kinds}
-  for (const i of forward) {
-    const s = S[i], names = s.layer.replace("trunk.", "").split(".");
-    if (s.inside !== null || ["cross_entropy", "log_sum_exp", "last_tokens", "dropout"].includes(s.op)) continue;
-    const key = s.op === "residual" ? `+${i}` : s.fold ? names.slice(0, 3).join(".") : names[0];
-    const label = s.op === "residual" ? "+" : WORDS[names[s.fold ? 2 : 0]] || names.join(".") || s.op;
-    const last = parts[parts.length - 1];
-    if (last && last.key === key) last.kinds.push(kindOf(s));
-    else parts.push({key, label, fold: s.fold, i, kinds: [kindOf(s)]});
-  }
-  const folds = [...new Set(parts.map(p => p.fold).filter(Boolean))];
-  const chip = p => el("button", {class: "cell " + (p.kinds.includes("trained") ? "trained" :
-    p.kinds.includes("frozen") ? "frozen" : "plain"), onclick: () => go(frameOf[p.i])},
-  el("span", {}, p.label));
-  const shown = [el("span", {class: "io"}, D.task)];
-  for (const p of parts) {
-    const n = folds.indexOf(p.fold), own = parts.filter(q => q.fold === p.fold);
-    if (p.fold && own[0] !== p) continue;
-    if (n > 1 && n < folds.length - 1) {
-      if (n === 2) shown.push("→", el("span", {class: "io"}, `${folds.length - 3} more blocks`));
-    } else shown.push("→", p.fold ? el("span", {class: "blockbox"}, el("small", {}, block_name(p.fold)), el("span", {}, own.flatMap((q, k) => [k ? " → " : "", chip(q)]))) :
-      chip(p));
-  }
-  return el("div", {id: "model"}, shown, "→", el("button", {class: "cell turn",
-    onclick: () => go(frameOf.loss)}, "loss"), el("span", {class: "io"}, "⤶ and back: gradients"));
-}
 function digits() {                         // the pictures that go in, where the task has them
   if (!D.images) return null;
   const [n, h, w, colors = 1] = D.images.shape, values = bytes(D.images.data, Uint8Array);
@@ -49,7 +22,7 @@ function homeFrame() {
   return [head("What goes in, and what is to come out"), el("p", {class: "lead"}, "Press ",
     el("button", {class: "press", onclick: () => step_to(1), "data-key": "press"}, "→"),
     ` to follow one training step, in ${path.length} screens or in all ${frames.length}: ${plural(forward.length, "operation")} forward to the loss, ` +
-    `${S.length - forward.length} back, then Adam's update.`), modelPicture(),
+    `${S.length - forward.length} back, then Adam's update.`),
   el("div", {class: "legend"}, swatch("trained", "ln", "trained parameters"),
     swatch("frozen", "lin", "frozen parameters"), swatch("plain", "gelu", "no parameters")),
   el("div", {class: "two"}, el("div", {}, D.about ? el("p", {}, `${D.task}: ${D.about}`) : null,
@@ -71,8 +44,7 @@ function homeFrame() {
       "pos positions, + residual, last keeps only the last tokens, where the answers are, CE " +
       "cross entropy, lse log of the sum of exponentials (within CE). " + WAITS),
     el("p", {class: "texts"}, "The trunk is the transformer between the input and the output " +
-      "layer. need says which gradients of an operation are wanted, in the order of its inputs. " +
-      "e, in the cache of lse, is exp(x − max(x)). The step runs in float32, about 7 digits; " +
+      "layer. e, in the cache of lse, is exp(x − max(x)). The step runs in float32, about 7 digits; " +
       "the gradient checks in float64, about 16."))),
   el("div", {}, chooser(), digits(), el("div", {class: "arrays"}, matrix({name: "x", array: D.x}),
     matrix({name: "y", array: D.y})), D.names.length && D.tokens <= 64 ? el("p", {class: "texts"},
@@ -80,10 +52,7 @@ function homeFrame() {
       D.tokens - readAt() === 1 ? "one" : D.tokens - readAt()}.` : ""}`) : null,
   D.texts.length ? el("p", {class: "texts wrap"}, `Example ${state.example} as the task writes it: ` +
     (D.texts[state.example] || []).join(D.texts[0].every(t => t.length === 1) ? "" : " ")) : null,
-  D.x === D.y ? null : el("p", {class: "texts"}, "The frame marks the example that is chosen."),
-  el("h3", {class: "keys", style: "margin-top:14px"}, "With the keys"),
-  el("table", {class: "keys"}, KEYS.map(([k, text]) => el("tr", {}, el("td", {},
-    k.split(" ").map(x => [el("kbd", {}, x), " "]).flat()), el("td", {}, text))))))];
+  D.x === D.y ? null : el("p", {class: "texts"}, "The frame marks the example that is chosen.")))];
 }
 const KEYS = [["→ ←", "the next operation, the one before"],
   ["↓ ↑", "the next block, the one before"], ["L", "the loss"], ["Home", "the start"],
@@ -113,7 +82,7 @@ function lossFrame() {
   const rows = [];
   const per = p.shown.slice(1).reduce((a, b) => a * b, 1), V = p.shown[nd - 1];
   const lead = p.axes.slice(1, -1);         // where the answers stand among the tokens
-  const first = readAt(), named = lead[0] === "token" ? nameOf(p, 1, p.first[1]) : "";
+  const named = lead[0] === "token" ? nameOf(p, 1, p.first[1]) : "";
   const from = state.example * per, most = Math.min(per, 40);
   for (let k = 0; k < most; k++) {
     const at = from + k, v = p.values[at], h = hot.values[at], diff = v - h;
@@ -136,8 +105,6 @@ function lossFrame() {
       `is, divided by the number of answers, here ${count(l.n)}.`),
     el("p", {class: "doc"}, el("span", {class: "formula"},
       "dlogits = (softmax(logits) − one_hot(targets)) / n")),
-    first ? el("p", {}, p.shape[1] === 1 ? "The answer is read at the last token." :
-      `The answers are read at the last ${p.shape[1]} tokens.`) : null,
     el("p", {}, "Orange: push this score down. Blue: push it up. Where the model is sure and " +
       "right nothing is left to learn.")),
   el("div", {class: "middle wide"}, chooser(), el("table", {}, el("tr", {}, el("th", {},
@@ -146,17 +113,6 @@ function lossFrame() {
   el("th", {class: "n"}, "p"), el("th", {class: "n roomy"}, "one-hot"),
   el("th"), el("th", {class: "n"}, "p − one-hot"), el("th", {class: "n"}, "dlogits")), rows),
     most < per ? el("p", {class: "texts"}, `${most} of ${per} rows.`) : null), stack())];
-}
-
-const saved = (list, keep = () => true) => list.flatMap(i => S[i].missing).filter(keep)
-  .reduce((t, m) => t + m.cost, 0);
-function restFrame() {
-  return [head("Below: nothing"), el("div", {class: "two"}, el("div", {},
-    el("p", {}, `${plural(rest.length, "operation")} ran forward and not back: nothing in them, ` +
-      "and nothing below them, is trained. They kept no cache."),
-    el("p", {}, "Their gradients would have cost ", el("span", {class: "big"}, count(saved(rest))),
-      " multiply-adds (for a bias: additions).")), el("div", {class: "never", style: "width:100%"},
-        el("span", {}, rest.map(i => S[i].name).join(", "))))];
 }
 
 // ------------------------------------------------------------------------ moving about
@@ -168,7 +124,7 @@ function render() {
   tip();
   drawings = []; state.terms = [];
   ribbon(); breaks();
-  const content = {home: homeFrame, loss: lossFrame, rest: restFrame, adam: () => adamFrame(),
+  const content = {home: homeFrame, loss: lossFrame, adam: adamFrame,
     step: () => stepFrame(S[f.i])}[f.kind]();
   document.getElementById("frame").replaceChildren(...content.filter(Boolean));
   if (state.asked && f.kind === "step" && state.asked.step === f.i) answer();
@@ -177,7 +133,7 @@ function render() {
 }
 function go(n) {
   n = Math.max(0, Math.min(frames.length - 1, n));
-  if (n !== state.at) { state.asked = null; state.path = []; }
+  if (n !== state.at) state.asked = null;
   const far = Math.abs(n - state.at) > 1;
   state.at = n;
   render();
@@ -199,25 +155,11 @@ function visit() {
   else if (n < 0 && location.hash.length > 1) say("There is no such screen in this step.");
 }
 addEventListener("hashchange", visit);
-function block(direction) {                 // the next group of the ribbon, in time
-  const key = n => {
-    const g = frames[n];
-    return g.kind === "step" ? `${S[g.i].back}${groups.indexOf(groupOf(g.i))}` : g.kind;
-  };
-  let n = state.at;
-  const here = key(n);
-  while (n + direction >= 0 && n + direction < frames.length && key(n) === here) n += direction;
-  if (direction < 0) {                      // to the start of that group
-    const there = key(n);
-    while (n > 0 && key(n - 1) === there) n--;
-  }
-  go(n);
-}
 document.addEventListener("keydown", e => {
   if (e.ctrlKey || e.metaKey || e.altKey) return;
   if (e.target.matches("input, .list, #stack ol") && /^(Arrow|Page)/.test(e.key)) return;
   const act = {ArrowRight: () => step_to(1), ArrowLeft: () => step_to(-1),
-    ArrowDown: () => block(1), ArrowUp: () => block(-1), Home: () => go(0),
+    ArrowDown: () => step_to(1, starts), ArrowUp: () => step_to(-1, starts), Home: () => go(0),
     Escape: () => state.asked && close(), l: () => go(frameOf.loss),
     a: () => go(frameOf.adam), End: () => go(frames.length - 1)}[e.key.length === 1 ? e.key.toLowerCase() : e.key];
   const n = "12345".indexOf(e.key);
@@ -227,12 +169,11 @@ document.addEventListener("keydown", e => {
 document.getElementById("title").textContent = D.title;
 document.getElementById("facts").textContent = `${D.trunk ? D.trunk + ", " : ""}step ` +
   `${count(D.number)}, ${plural(D.batch, "example")} of ${plural(D.tokens, "token")}`;
-document.getElementById("keys").append(...KEYS.slice(0, -1).map(([k, t]) => el("span", {},
+document.getElementById("keys").append(...KEYS.map(([k, t]) => el("span", {},
   ...k.split(" ").map(x => el("kbd", {}, x)), ` ${t}`)), el("span", {class: "note"},
   "Cells show rounded numbers; ≈0 is small but not 0. ", el("i", {class: "screen"},
     `${window.matchMedia("(hover: none)").matches ? "Tap" : "Point at"} a cell to read it in ` +
-    "full. "), "A large array is cut, and says so; the norm of a row is that of the whole row. " +
-    WAITS));
+    "full. "), "A large array is cut, and says so."));
 DARK.addEventListener("change", render);
 for (const [event, on] of [["beforeprint", true], ["afterprint", false]])
   window.addEventListener(event, () => { printing = on; render(); });

@@ -52,7 +52,8 @@ function continues(lines, n, ran) {         // a line that goes on from one that
   }
   return false;
 }
-const SIGNS = {linear: ["@", "+"], residual: ["+"], positions: ["+"]};   // between its inputs
+const SIGNS = {linear: ["@", "+"], residual: ["+"], positions: ["+"],      // between its inputs
+  residual_backward: ["+"]};
 
 function stack() {
   const f = frames[state.at], i = f.kind === "step" ? f.i : f.kind === "home" ? -1 :
@@ -128,7 +129,7 @@ function checkTable(step) {
 
 function head(title, ...badges) {           // title: text, or a step
   const name = title.name && `${title.name}${title.back ? ", backward" : ""}`, way = places();
-  const [next, back] = [1, -1].map(beside);
+  const [next, back] = [beside(1), beside(-1)];
   return el("div", {class: "top"}, el("h2", {"data-name": name || title}, name ? words(title) : title),
     name ? el("code", {class: "where"}, title.name) : null, badges, el("span", {class: "go"},
       el("button", {"data-key": "all", onclick: () => {
@@ -159,10 +160,9 @@ function stepFrame(step) {
   const given = arrays(step.in), texts = step.in.filter(p => p.array === undefined
     && p.text !== "None" && !(p.name === "rng"));
   const row = el("div", {class: "arrays"});
-  const signs = !step.back && SIGNS[step.op];
+  const signs = SIGNS[step.op + (step.back ? "_backward" : "")];
   given.forEach((p, n) => {
     if (signs && signs[n - 1]) row.append(el("span", {class: "sign"}, signs[n - 1]));
-    else if (step.back && step.op === "residual" && n) row.append(el("span", {class: "sign"}, "+"));
     row.append(matrix(p, p.cached ? "cache" : "in"));
   });
   if (signs) row.append(el("span", {class: "sign"}, "="));
@@ -197,18 +197,16 @@ function stepFrame(step) {
 
 function close() {
   const from = state.asked && state.asked.from, box = document.getElementById("asked");
-  state.asked = null; state.terms = []; state.path = [];
+  state.asked = null; state.terms = [];
   if (box) { box.className = ""; box.replaceChildren(); }
   drawings.forEach(draw => draw());
   const back = from && document.querySelector(`[data-key="${from}"]`);
   if (back) back.focus({preventScroll: true});
 }
-const partOf = q => [...S[q.step].out, ...S[q.step].middle || []].find(p => p.name === q.name);
-const called = q => `${q.name}[${q.at.join(", ")}]`;
 function answer() {
   const box = document.getElementById("asked"), q = state.asked;
   if (!box || !q) return;
-  const step = S[q.step], part = partOf(q);
+  const step = S[q.step], part = step.out.find(p => p.name === q.name);
   const a = array(part.array), value = valueAt(a, q.at), f = part.formula;
   const d = (checks[q.step] || []).find(d => "d" + d.name === q.name &&
     d.at.every((v, i) => v === q.at[i]));
@@ -226,10 +224,7 @@ function answer() {
   }
   box.className = "asked";
   box.replaceChildren(el("button", {class: "close", "aria-label": "close", onclick: close}, "✕"),
-    el("h3", {}, ...state.path.flatMap((p, n) => [el("button", {class: "term", "data-key": `path${n}`,
-      title: `${S[p.step].name}${S[p.step].back ? ", backward" : ""}`,
-      onclick: () => follow(p, state.path.slice(0, n))}, called(p)), " ← "]),
-    `${called(q)}${part.parameter ? ` of ${part.parameter}` : ""}`),
+    el("h3", {}, `${q.name}[${q.at.join(", ")}]${part.parameter ? ` of ${part.parameter}` : ""}`),
     f ? el("div", {class: "sum"}, el("b", {}, f.text), ...terms(f, q, value)) :
       el("p", {}, "Its formula is in the docstring."),
     el("div", {}, el("table", {}, rows.map(r => el("tr", {}, el("td", {}, r[0]),
@@ -239,97 +234,11 @@ function answer() {
     d || !step.back ? null : el("p", {class: "texts"}, D.unchecked ? `No finite differences: ${
       D.unchecked}.` : "Finite differences are computed of trained parameters, " +
       "for the entries within a dashed frame."),
-    step.back && S[q.step].op !== "cross_entropy" ? el("button", {"data-key": "toLoss",
-      onclick: toLoss}, "Follow the largest term to the loss") : null,
     f ? faultNote("The sum here is the right step's.") : null));
   drawings.forEach(draw => draw());
   say(`${q.name} ${q.at.join(", ")} is ${num(value, 5)}`);
 }
 
-// ------------------------------------------------------------------------ the path of a number
-
-// Where a number comes from: the operation before step i that gave it, or null.
-function origin(i, name, number, at) {
-  const a = array(number);
-  if (S[i].op === "last_tokens" && S[i].back) {           // padded: dy, later among the tokens
-    const dy = S[i].in.find(p => p.name === "dy"), b = array(dy.array);
-    const n = at[1] - (a.shape[1] - b.shape[1]);
-    return n < 0 ? null : maker(i, "dy", dy.array, [at[0], n, ...at.slice(2)]);
-  }
-  return maker(i, name, number, at);
-}
-function maker(i, name, number, at) {
-  const a = array(number), value = valueAt(a, at);
-  const inner = S.map((s, n) => n).filter(n => S[n].inside === i);      // they ran within it
-  for (const s of [...inner, ...Array.from({length: i}, (_, n) => i - 1 - n)]) {
-    for (const part of [...S[s].out, ...S[s].middle || []]) {
-      if (part.array === undefined) continue;
-      const there = equal(part.array, number) ? at : heads(part, name, a, at);
-      if (there && valueAt(array(part.array), there) === value && value !== null)
-        return {step: s, name: part.name, at: there};
-    }
-  }
-  return null;
-}
-// One array may be here twice, when its axes have two names: a class is a channel of the output.
-function equal(m, n) {
-  const a = array(m), b = array(n);
-  return m === n || String(a.shape) === String(b.shape) && String(a.shown) === String(b.shown) &&
-    a.values.every((v, i) => v === b.values[i]);
-}
-// Attention splits its channels into heads: the same number's place on the other side of a split.
-function heads(part, name, a, at) {
-  const b = array(part.array), side = "qkv".indexOf(name.slice(-1));
-  if (a.shape.length === 4 && b.shape.length === 3 && a.axes[3] === "channel of the head") {
-    const [B, H, T, D] = a.shape, [i, h, t, d] = at, C = H * D;
-    const shift = b.shape[2] === 3 * C ? side * C : 0;
-    return b.shape[0] === B && b.shape[1] === T && [C, 3 * C].includes(b.shape[2]) ?
-      [i, t, shift + h * D + d] : null;
-  }
-  const whole = [a, b].every(c => c.shown.every((n, i) => n === c.shape[i]));
-  if (whole && a.shape.length !== b.shape.length && a.values.length === b.values.length &&
-    [a, b].some(c => c.axes.includes("choice"))) {        // several choices at a token
-    let n = offset(a, at);
-    return [...b.shape].reverse().map(size => { const i = n % size; n = (n - i) / size; return i;
-    }).reverse();
-  }
-  if (a.shape.length === 3 && b.shape.length === 4 && b.axes[3] === "channel of the head") {
-    const [B, H, T, D] = b.shape, [i, t, c] = at, C = H * D;
-    return a.shape[0] === B && a.shape[1] === T && a.shape[2] === 3 * C &&
-      Math.floor(c / C) === "qkv".indexOf(part.name.slice(-1)) ?
-      [i, Math.floor(c % C / D), t, c % D] : null;
-  }
-  return null;
-}
-function follow(q, path) {
-  const lead = array(partOf(q).array), from = state.asked && state.asked.from;
-  if (lead.axes[0] === "example" && lead.shape.length > 1) state.example = q.at[0];
-  if (lead.shape.length === 4) state.head = q.at[1] - lead.first[1];
-  state.at = frameOf[q.step];
-  state.asked = {...q, from}; state.path = path;
-  render();
-}
-function toLoss() {                         // each time the largest term that leads there
-  const tried = new Set();
-  const search = (q, path) => {
-    const key = JSON.stringify([q.step, q.name, q.at]), f = partOf(q).formula;
-    if (S[q.step].op === "cross_entropy") return [...path, q];
-    if (!f || tried.has(key) || tried.size > 500) return null;
-    tried.add(key);
-    const largest = products(f, q.at).all.filter(t => t.product !== 0 || !f.over)
-      .sort((x, y) => Math.abs(y.product) - Math.abs(x.product)).slice(0, 8);
-    for (const t of largest) for (const u of t.from) {
-      const next = u.ref === undefined ? null : origin(q.step, u.name, u.ref, u.at);
-      const way = next && S[next.step].back ? search(next, [...path, q]) : null;
-      if (way) return way;
-    }
-    return null;
-  };
-  const way = search(state.asked, state.path);
-  if (way) follow(way[way.length - 1], way.slice(0, -1));
-  else document.querySelector("[data-key=toLoss]").replaceWith(el("span", {class: "texts"},
-    "The terms on the way to the loss are cut from this file."));
-}
 // All terms of a formula at one entry, as far as this file has them, and how many there are.
 function products(f, at) {
   if (f.split) at = [at[0], Math.floor(at[2] / f.split), at[1], at[2] % f.split];   // into heads
@@ -358,7 +267,7 @@ function products(f, at) {
       const ref = f.refs[name], index = [...at].map(l => letters[l]);
       const v = typeof ref === "number" ? valueAt(array(ref), index) : ref.number;
       product *= v;
-      from.push({name, at: index, ref: typeof ref === "number" ? ref : undefined});
+      from.push({name, at: index});
       return v === null ? `${name}(cut)` : v < 0 ? `(${num(v, 4)})` : num(v, 4);
     });
     const named = filled((_, name, at) => at ? `${name}[${[...at].map(l => letters[l])}]` : name);
@@ -373,32 +282,20 @@ function products(f, at) {
 const MANY = {query: "queries", class: "classes", in: "inputs", out: "outputs",
   "channel of the head": "channels of the head"};
 const axes = (n, name) => n > 1 && MANY[name] ? `${count(n)} ${MANY[name]}` : plural(n, name);
-// The names of a term as links to where each number comes from.
-function links(term, q) {
-  return term.named.split(/(\w+\[[\d,]+\])/).map(piece => {
-    if (!/\[/.test(piece)) return piece;
-    const u = term.from.find(u => piece === `${u.name}[${u.at}]`);
-    const there = u && u.ref !== undefined ? origin(q.step, u.name, u.ref, u.at) : null;
-    return there ? el("button", {class: "term", "data-key": piece,
-      title: `from ${S[there.step].name}${S[there.step].back ? ", backward" : ""}`,
-      onclick: () => follow(there, [...state.path, {step: q.step, name: q.name, at: q.at}])},
-    piece) : piece;
-  });
-}
 function terms(f, q, value) {               // rows: which numbers, the numbers, their product
   const {all, plus, many, over, examples} = products(f, q.at), total = num(value, 6);
   const row = (...cells) => el("tr", {}, cells.map((content, i) => el("td", {class: i === 2 ? "n" :
     ""}, content)));
   const most = [...all].sort((x, y) => Math.abs(y.product) - Math.abs(x.product)).slice(0, 4);
   state.terms = [...most, ...plus ? [plus] : []].flatMap(t => t.from);
-  if (!f.over) return [el("div", {}, "= ", ...links(all[0], q)), el("div", {}, `= ${all[0].text}`),
+  if (!f.over) return [el("div", {}, `= ${all[0].named}`), el("div", {}, `= ${all[0].text}`),
     el("div", {}, `= ${total}`)];
   const added = plus ? plus.product : 0, cut = many - all.length;
   const rest = value - added - most.reduce((t, x) => t + x.product, 0);
-  return [el("table", {}, most.map((t, i) => row([i ? "+ " : "= ", ...links(t, q)], t.text,
+  return [el("table", {}, most.map((t, i) => row(`${i ? "+" : "="} ${t.named}`, t.text,
     num(t.product, 4))), many > most.length ? row(`+ ${plural(many - most.length, cut ?
     "more term" : "smaller term")}`, cut ? `${count(cut)} of them are cut from this file` : "",
-  num(rest, 4)) : "", plus ? row(["+ ", ...links(plus, q)], plus.text, num(added, 4)) : "",
+  num(rest, 4)) : "", plus ? row(`+ ${plus.named}`, plus.text, num(added, 4)) : "",
   row(`= ${plural(many, "term")}: ${over}`, examples ?
     `outlined: those of example ${state.example}` : "", total))];
 }

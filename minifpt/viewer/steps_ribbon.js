@@ -61,12 +61,11 @@ function ribbon() {
       }}, `▾ ${label}`), el("div", {class: "columns"}, columns)));
   }
   const n = frameOf.loss;
-  const last = el("div", {class: "last"});            // in sight however long the strip is
-  parts.push(last);
-  last.append(el("div", {class: "group end"}, el("span", {class: "name"}, ""),
+  parts.push(el("div", {class: "last"}, el("div", {class: "group end"},   // it stays in sight
+    el("span", {class: "name"}, ""),
     el("button", {class: `cell turn ${state.at === n ? "now" : state.at > n ? "done" : "todo"}`,
       title: "The loss, where it turns round", tabindex: state.at === n ? 0 : -1,
-      onclick: () => go(n)}, "loss")));
+      onclick: () => go(n)}, "loss"))));
   nav.replaceChildren(...parts);
   nav.classList.toggle("over", nav.scrollWidth > nav.clientWidth + 1);
   const current = nav.querySelector(".now");
@@ -77,13 +76,9 @@ function ribbon() {
   }
 }
 
+const STRIPES = {trained: "var(--trained)", frozen: "var(--stripe)", plain: "var(--paper)"};
 function barcode(list) {                    // a folded block: a stripe for each operation
-  const order = S[list[0]].back ? [...list].sort((a, b) => b - a) : list;
-  const stops = order.map((i, n) => {
-    const c = {trained: "var(--trained)", frozen: "var(--stripe)",
-      plain: "var(--paper)"}[kindOf(S[i])];
-    return `${c} ${100 * n / order.length}% ${100 * (n + 1) / order.length}%`;
-  });
+  const stops = list.map((i, n) => `${STRIPES[kindOf(S[i])]} 0 ${100 * (n + 1) / list.length}%`);
   return `linear-gradient(90deg, ${stops.join(", ")})`;
 }
 

@@ -1,6 +1,5 @@
 """The frames of a step as a filmstrip: forward above, backward below, each under its partner."""
 
-import io
 from pathlib import Path
 
 import numpy as np
@@ -13,33 +12,26 @@ INK, SOFT, HATCH = "#1d2930", "#5b6b74", "#8093a0"
 
 
 def still(data, path):
-    """Draw the ``data`` of a ``Steps`` into a ``.png`` or ``.svg`` file."""
+    """Draw the ``data`` of a ``Steps`` into a ``.png`` file."""
     path = checked(path)
     import matplotlib
-    with matplotlib.rc_context({"hatch.linewidth": 0.7, "hatch.color": HATCH, "font.size": 9,
-                                "svg.fonttype": "path"}):
-        fig = draw(data)
-        if path.suffix.lower() == ".png":
-            plots.save(fig, path, KIND, dpi=110)
-        else:
-            text = io.StringIO()
-            fig.savefig(text, format="svg", dpi=110)
-            outputs.write_text(path, KIND, text.getvalue())
+    with matplotlib.rc_context({"hatch.linewidth": 0.7, "hatch.color": HATCH, "font.size": 9}):
+        plots.save(draw(data), path, KIND, dpi=110)
 
 
 def checked(path):
     """Return the path of a picture.  Raises ``ValueError`` for another ending or a foreign file."""
     path = Path(path)
-    if path.suffix.lower() not in (".png", ".svg"):
-        raise ValueError(f"{path}: expected a file .png or .svg")
+    if path.suffix.lower() != ".png":
+        raise ValueError(f"{path}: expected a file .png")
     outputs.check(path, KIND)
     return path
 
 
-def draw(data, names=()):
-    """Return the filmstrip as a Matplotlib figure, with the operations of these names."""
+def draw(data):
+    """Return the filmstrip as a Matplotlib figure."""
     from matplotlib.figure import Figure
-    columns = named_steps(data["steps"], names) if names else chosen(data["steps"])
+    columns = chosen(data["steps"])
     n = len(columns) + 2
     fig = Figure(figsize=(1.55 * n, 5.2), layout="constrained")
     title = ", ".join(filter(None, (data["title"], data["trunk"])))
@@ -59,15 +51,6 @@ def draw(data, names=()):
         backward(fig.add_subplot(grid[2, i]), data, step, back)
     loss(fig.add_subplot(grid[1, n - 1]), fig.add_subplot(grid[2, n - 1]), data)
     return fig
-
-
-def named_steps(steps, names):
-    """Return the operations of the forward pass with these names."""
-    ahead = {s["name"]: s for s in steps if not s["back"] and s["inside"] is None}
-    for name in names:
-        if name not in ahead:
-            raise ValueError(f"steps: no operation '{name}', there are {', '.join(ahead)}")
-    return [ahead[name] for name in names]
 
 
 def chosen(steps):

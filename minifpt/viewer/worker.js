@@ -32,8 +32,7 @@ function reset(message) {
     const engine = ENGINES[lane.fault || "right"], rng = R.generator(settings.seed, "first");
     const first = engine.evaluate(model, R.draw_batch(task, rng, 64));
     engine.learn(model, R.draw_batch(task, rng, settings.batch));      // for the way back
-    const has_match = lane.kind === "turned";
-    return {...lane, model, engine, recent: [], ...first, has_match, reached: null,
+    return {...lane, model, engine, recent: [], ...first, reached: null,
       moved: new Set(trained(model)), angles: null, curve: []};
   });
   note();
@@ -103,13 +102,13 @@ function one_step(lane, batch, measure) {
 
 // What one step multiplies and adds, counted on the batch size and the freeze list of now.
 function count() {
-  const model = R.converted(lanes[0].model, Float32Array), before = R.work.multiply_adds;
-  R.learn(model, R.draw_batch(task, R.generator(0), settings.batch));
+  const before = R.work.multiply_adds;
+  R.learn(lanes[0].model, R.draw_batch(task, R.generator(0), settings.batch));
   multiply_adds = R.work.multiply_adds - before;
 }
 
-const point = ({loss, accuracy, has_match, model}) =>
-  [step, loss, accuracy, has_match ? R.match(model) : null];
+const point = ({loss, accuracy, kind, model}) =>
+  [step, loss, accuracy, kind === "turned" ? R.match(model) : null];
 function note() {                          // a point of every curve
   for (const lane of lanes) lane.curve.push(point(lane));
   if (lanes[0].curve.length <= POINTS) return;
@@ -151,18 +150,23 @@ function angles(model, right) {
   }));
 }
 
+// A lane of the page as it is now: its engine, its task and its model.
+function model_of({settings: {task: name, seed}, lane, parameters}, type) {
+  const own = R.TASKS[name], model = R.make_model(config, own, {...trunk, ...lane}, seed, type);
+  for (const [n, data] of parameters) model.parameters[n].data.set(data);
+  return {E: ENGINES[lane.fault || "right"], own, model};
+}
+
 // Gradients of one lane against finite differences in float64, on four examples: the largest one in
 // each third of an array's columns, as queries, keys and values are, for each part that is named.
 // `parameters` are the lane's, from the page; the check runs in a worker of its own.
-function check({id, settings: {task: name, seed}, lane, parameters, parts}) {
-  const E = ENGINES[lane.fault || "right"], own = R.TASKS[name], rng = R.generator(seed, "check");
-  const model = R.make_model(config, own, {...trunk, ...lane}, seed, Float64Array);
-  for (const [n, data] of parameters) model.parameters[n].data.set(data);
-  const batch = R.draw_batch(own, rng, 4, Float64Array);
+function check(message) {
+  const {E, own, model} = model_of(message, Float64Array);
+  const batch = R.draw_batch(own, R.generator(message.settings.seed, "check"), 4, Float64Array);
   E.learn(model, batch);
   const rows = [];
   for (const [n, p] of Object.entries(model.parameters)) {
-    if (!parts.includes(p.part)) continue;
+    if (!message.parts.includes(p.part)) continue;
     const chosen = [], columns = R.last(p.grad);
     p.grad.forEach((v, i) => {
       const third = Math.floor(3 * (i % columns) / columns);
@@ -176,16 +180,15 @@ function check({id, settings: {task: name, seed}, lane, parameters, parts}) {
         error: Math.abs(gradient - difference) / size});
     }
   }
-  postMessage({kind: "checked", id, rows});
+  postMessage({kind: "checked", id: message.id, rows});
 }
 
 // Each answer's accuracy over all inputs, whole and with the cuts.
-function cut({id, settings: {task: name, seed}, lane, parameters, cuts}) {
-  const E = ENGINES[lane.fault || "right"], own = R.TASKS[name], model = R.make_model(config, own, {...trunk, ...lane}, seed);
-  for (const [n, data] of parameters) model.parameters[n].data.set(data);
-  const examples = R.all_inputs(own), before = E.accuracy_by_token(model, own, examples);
-  model.cuts = cuts;
-  postMessage({kind: "cut", id, before, after: E.accuracy_by_token(model, own, examples)});
+function cut(message) {
+  const {E, own, model} = model_of(message), examples = R.all_inputs(own);
+  const before = E.accuracy_by_token(model, own, examples);
+  model.cuts = message.cuts;
+  postMessage({kind: "cut", id: message.id, before, after: E.accuracy_by_token(model, own, examples)});
 }
 
 // NumPy's reference step again: the largest relative difference of the loss, of the norms of all
