@@ -173,7 +173,8 @@ class FreezeMask:
         gradient."""
         frozen = self.select(layer)
         for name, p in layer.named_parameters():
-            p.trainable, p.frozen_columns = not frozen[name], self.columns(name, p)
+            p.trainable = not frozen[name]
+            p.frozen_columns = self.columns(name, p) if p.trainable else ()
             if frozen[name] or p.frozen_columns:
                 p.grad = None
 
