@@ -7,6 +7,7 @@ import inspect
 import io
 import math
 import os
+import textwrap
 from contextlib import suppress
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from . import checks
 from . import fast as ops
 from .files import export
-from .freeze import GROUPS, FreezeMask
+from .freeze import GROUPS, FreezeMask, trained_parts
 from .layers import Layer, Linear, learns
 from .machine import single_threaded_blas
 from .trunks.base import Trunk, check_trunk
@@ -265,13 +266,18 @@ class FPT(Layer):
         return {group: count[group] for group in GROUPS if group in count}
 
     def summary(self, tokens: int | None = None) -> str:
-        """Return a table as text: for each group its parameters and how many are trained, then
-        the trained share; ``tokens`` as for :meth:`counts`."""
-        rows = self.counts(tokens)
+        """Return a table as text: for each group its parameters and how many are trained, with the
+        names of these where they are a part, then the trained share; ``tokens`` as for
+        :meth:`counts`."""
+        rows, parts = self.counts(tokens), trained_parts(self)
         total, trained = (sum(n) for n in zip(*rows.values(), strict=True))
         lines = [f"{'group':8}{'':42}{'parameters':>13}{'trained':>13}"]
-        lines += [f"{group:8}{GROUPS[group]:42}{n:>13,}{f'{t:,}' if t else 'frozen':>13}"
-                  for group, (n, t) in rows.items()]
+        for group, (n, t) in rows.items():
+            lines.append(f"{group:8}{GROUPS[group]:42}{n:>13,}{f'{t:,}' if t else 'frozen':>13}")
+            if group in parts:
+                text = textwrap.fill(f"trained: {', '.join(parts[group])}", 68,
+                                     break_on_hyphens=False)
+                lines += textwrap.indent(text, " " * 8).splitlines()
         lines += [f"{'total':50}{total:>13,}{trained:>13,}",
                   f"{100 * trained / total:.2f} % of the parameters are trained"]
         return "\n".join(lines)

@@ -1,8 +1,9 @@
 """Parameter groups, and masks that freeze them."""
 
-from collections.abc import Iterator
+import re
 from dataclasses import dataclass, fields
-from fnmatch import fnmatchcase
+
+import numpy as np
 
 from .checks import brief, one_of
 from .users import suggestion
@@ -17,16 +18,20 @@ GROUPS = {
     "output": "the output layer",
     "adapter": "adapters",
 }
+RANGE = re.compile(r"(?<![^.])([0-9]+)-([0-9]+)(?![^.])")      # of blocks: the 3-5 in h.3-5.*
 
 
 @dataclass(frozen=True)
 class FreezeMask:
     """The frozen parameters: a flag for each group (``True`` = frozen), and name patterns.
 
-    ``patterns`` are shell patterns such as ``h.3.ln_1.*`` for parameter names, with or without
-    the prefix ``trunk.``: the parameters that match any of them are frozen, too.
-    A third of ``c_attn`` has a name of its own, ``h.0.attn.c_attn.weight.queries``, ``.keys`` or
-    ``.values``: ``*.c_attn.*.keys`` freezes those columns alone.
+    ``patterns`` are for parameter names, with or without the prefix ``trunk.``: the parameters that
+    match any of them are frozen, too.  ``*`` stands for any text, ``?`` for any character and
+    ``3-5`` for a number from 3 to 5: ``h.3-5.ln_1.*``.  The columns of queries, keys and values
+    have names in every family, and so has each head's: ``*.keys`` freezes the keys alone,
+    ``h.0.*.keys.1`` those of block 0's head 1.
+
+    ``only`` holds groups and patterns, too: these are trained, and all else is frozen.
     """
 
     input: bool = False
@@ -37,6 +42,7 @@ class FreezeMask:
     output: bool = False
     patterns: tuple = ()
     adapter: bool = False
+    only: tuple = ()
 
     def __new__(cls, *args, **flags):
         for name in flags:
@@ -50,11 +56,16 @@ class FreezeMask:
             if getattr(self, name) not in (True, False):
                 raise ValueError(f"FreezeMask: {name} is {getattr(self, name)!r:.60}, expected "
                                  "True or False (FreezeMask.parse reads text)")
-        if not (isinstance(self.patterns, (tuple, list))
-                and all(isinstance(p, str) for p in self.patterns)):
-            raise ValueError(f"FreezeMask: patterns is {self.patterns!r:.60}, expected a tuple of "
-                             "texts, such as ('h.3.ln_1.*',)")
-        object.__setattr__(self, "patterns", tuple(self.patterns))
+        for field in ("patterns", "only"):
+            value = getattr(self, field)
+            if not (isinstance(value, (tuple, list)) and all(isinstance(p, str) for p in value)):
+                raise ValueError(f"FreezeMask: {field} is {value!r:.60}, expected a tuple of "
+                                 "texts, such as ('h.3.ln_1.*',)")
+            for pattern in value:
+                check_pattern(pattern)
+            object.__setattr__(self, field, tuple(value))
+        if self.only and (self.patterns or any(getattr(self, name) for name in GROUPS)):
+            raise ValueError("FreezeMask: only= stands alone, it freezes all else")
 
     @classmethod
     def fpt(cls) -> "FreezeMask":
@@ -73,40 +84,54 @@ class FreezeMask:
 
     @classmethod
     def parse(cls, text: str) -> "FreezeMask":
-        """Return the mask of a text: a preset (``fpt``, ``full``, ``output_only``), or the groups
-        and patterns to freeze, such as ``"attn,mlp,h.3.ln_1.*"``.  A mask is returned as it is."""
+        """Return the mask of a text: a preset (``fpt``, ``full``, ``output_only``), the groups and
+        patterns to freeze, such as ``"attn,mlp,h.3.ln_1.*"``, or those to train, such as
+        ``"only:ln,output"``.  A mask is returned as it is."""
         if isinstance(text, cls):
             return text
         if not isinstance(text, str):
             raise ValueError(f"freeze: {brief(text)}, expected a FreezeMask, or its text, such as "
                              "'fpt' or 'attn,mlp'")
-        items = [item.strip() for item in text.split(",") if item.strip()]
+        is_only, listed = text.strip().startswith("only:"), text.strip().removeprefix("only:")
+        items = [item.strip() for item in listed.split(",") if item.strip()]
         if not items:
             raise ValueError("freeze: empty, expected a preset (full freezes nothing), "
                              "groups or patterns")
         presets = {"fpt": cls.fpt, "full": cls.full, "output_only": cls.output_only}
-        if len(items) == 1 and items[0].replace("-", "_") in presets:
+        if not is_only and len(items) == 1 and items[0].replace("-", "_") in presets:
             return presets[items[0].replace("-", "_")]()
         if any(item.replace("-", "_") in presets for item in items):
             raise ValueError(f"freeze: a preset stands alone, got '{text}'")
         patterns = tuple(item for item in items if item not in GROUPS)
         for item in patterns:
+            if item.startswith("only:"):
+                raise ValueError(f"freeze: write only: once, at the start, got '{text}'")
             if "." not in item and "*" not in item:
                 near = suggestion(item, [*presets, *GROUPS])
                 raise ValueError(f"freeze: '{item}'{near} is neither a preset "
                                  f"({', '.join(presets)}), nor a group ({', '.join(GROUPS)}), nor "
                                  "a pattern (h.3.ln_1.*)")
+        if is_only:
+            return cls(only=tuple(items))
         return cls(**{item: True for item in items if item in GROUPS}, patterns=patterns)
 
     def __str__(self):
         """Return the text that :meth:`parse` reads."""
+        if self.only:
+            return f"only:{','.join(self.only)}"
         groups = [f.name for f in fields(self) if f.name in GROUPS and getattr(self, f.name)]
         return ",".join([*groups, *self.patterns]) or "full"
 
     def frozen(self, name, group):
         """Return whether this mask freezes a parameter, by its name and group."""
         one_of(f"parameter '{name}'", "its group", group, GROUPS)
-        return getattr(self, group) or any(matches(name, p) for p in self.patterns)
+        if self.only:
+            return group not in self.only and not self.matches(name)
+        return getattr(self, group) or self.matches(name)
+
+    def matches(self, name):
+        """Return whether any pattern of this mask matches a name."""
+        return any(matches(name, pattern) for pattern in self.only or self.patterns)
 
     def select(self, layer):
         """Return ``{name: whether it is frozen}`` for every parameter of a layer or model.
@@ -114,37 +139,122 @@ class FreezeMask:
         Raises ``ValueError`` for a pattern that matches no parameter.
         """
         named = dict(layer.named_parameters())
-        for pattern in self.patterns:
-            names = [*named, *(part for name, p in named.items() for part, _ in thirds(name, p))]
-            if not any(matches(name, pattern) for name in names):
+        names = [*named, *(part for name, p in named.items() for third in thirds(name, p)
+                           for part in third)]
+        groups = {p.group for p in named.values()}
+        for pattern in self.only or self.patterns:
+            if pattern not in groups and not any(matches(name, pattern) for name in names):
                 raise ValueError(f"freeze: the pattern '{pattern}' matches no parameter; "
                                  f"names look like '{next(iter(named), '(there are none)')}'")
-        return {name: self.frozen(name, p.group) or len(self.columns(name, p)) == 3
-                for name, p in named.items()}
+        frozen = {}
+        for name, p in named.items():
+            frozen[name] = self.frozen(name, p.group)
+            if thirds(name, p):
+                width = sum(columns.stop - columns.start for columns in self.columns(name, p))
+                is_whole = width == p.data.shape[-1]
+                frozen[name] = is_whole or (frozen[name] and not self.only)
+        return frozen
 
     def columns(self, name, parameter):
         """Return the slices of a parameter's columns that patterns freeze."""
-        return tuple(columns for part, columns in thirds(name, parameter)
-                     if any(matches(part, pattern) for pattern in self.patterns))
+        slices = []
+        if self.only and not self.frozen(name, parameter.group):
+            return ()
+        for third in thirds(name, parameter):
+            (name_of_all, all_columns), *heads = third.items()
+            is_named = self.matches(name_of_all)
+            frozen = [columns for head, columns in heads
+                      if (is_named or self.matches(head)) != bool(self.only)]
+            slices += [all_columns] if len(frozen) == len(heads) else frozen
+        return tuple(slices)
 
     def apply(self, layer):
         """Set ``.trainable`` of every parameter of a layer or model.  What is frozen loses its
         gradient."""
         frozen = self.select(layer)
         for name, p in layer.named_parameters():
-            p.trainable, p.frozen_columns = not frozen[name], self.columns(name, p)
+            p.trainable = not frozen[name]
+            p.frozen_columns = self.columns(name, p) if p.trainable else ()
             if frozen[name] or p.frozen_columns:
                 p.grad = None
 
 
+def check_pattern(pattern):
+    """Raise ``ValueError`` for a pattern with brackets, or with a range that counts down."""
+    if "[" in pattern or "]" in pattern:
+        raise ValueError(f"freeze: '{pattern}' has brackets, which no pattern takes: a range of "
+                         "blocks is h.3-5.*")
+    for first, last in RANGE.findall(pattern):
+        if int(first) > int(last):
+            raise ValueError(f"freeze: '{pattern}' counts down, expected {last}-{first}")
+
+
 def matches(name, pattern):
     """Return whether a pattern matches a parameter's name, with or without ``trunk.``."""
-    return fnmatchcase(name, pattern) or fnmatchcase(name.removeprefix("trunk."), pattern)
+    ranges = RANGE.findall(pattern)
+    parts = [re.escape(part).replace(r"\*", ".*").replace(r"\?", ".")
+             for part in RANGE.sub("\n", pattern).split("\n")]
+    for text in (name, name.removeprefix("trunk.")):
+        match = re.fullmatch("([0-9]+)".join(parts), text)
+        if match and all(int(first) <= int(number) <= int(last) for number, (first, last)
+                         in zip(match.groups(), ranges, strict=True)):
+            return True
+    return False
 
 
-def thirds(name, parameter) -> Iterator[tuple[str, slice]]:
-    """Yield (name, slice of columns) of queries, keys and values in a ``c_attn``."""
-    if f".{name}".endswith((".c_attn.weight", ".c_attn.bias")):
-        width = parameter.data.shape[-1] // 3
-        for i, part in enumerate(("queries", "keys", "values")):
-            yield f"{name}.{part}", slice(i * width, (i + 1) * width)
+def thirds(name, parameter):
+    """Return ``{name: slice of columns}`` for each of queries, keys and values that a parameter
+    makes: first of all heads, ``h.0.attn.c_attn.weight.keys``, then of each, ``.keys.0``."""
+    result, heads = [], getattr(parameter, "heads", {})
+    for i, (part, n_head) in enumerate(heads.items()):
+        width = parameter.data.shape[-1] // len(heads)
+        start, size = i * width, width // n_head
+        result.append({f"{name}.{part}": slice(start, start + width)} | {
+            f"{name}.{part}.{j}": slice(start + j * size, start + (j + 1) * size)
+            for j in range(n_head)})
+    return result
+
+
+def trained_parts(layer):
+    """Return ``{group: names}`` for each group that is trained in part: the names of what is
+    trained, with blocks in a row as a range, as patterns take it."""
+    groups = {}
+    for name, p in layer.named_parameters():
+        groups.setdefault(p.group, []).append((name.removeprefix("trunk."), p))
+    return {group: in_ranges([part for name, p in pairs for part in trained_columns(name, p)])
+            for group, pairs in groups.items()
+            if 0 < sum(p.trained_size() for _, p in pairs) < sum(p.data.size for _, p in pairs)}
+
+
+def trained_columns(name, parameter):
+    """Return the names of what is trained of a parameter: its own, or those of columns."""
+    if not (parameter.trainable and parameter.frozen_columns):
+        return [name] if parameter.trainable else []
+    is_trained = np.ones(parameter.data.shape[-1], bool)
+    for columns in parameter.frozen_columns:
+        is_trained[columns] = False
+    names = []
+    for third in thirds(name, parameter):
+        (name_of_all, all_columns), *heads = third.items()
+        names += [name_of_all] if is_trained[all_columns].all() else [
+            head for head, columns in heads if is_trained[columns].all()]
+    return names or [f"{name} in part"]
+
+
+def in_ranges(names):
+    """Return names with those that differ in the block's number as one, ``h.3-5.ln_1.weight``."""
+    blocks = {}
+    for name in names:
+        before, number, after = re.fullmatch(r"(?:(h\.)([0-9]+))?(.*)", name).groups()
+        blocks.setdefault((before, after), []).append(number)
+    result = []
+    for (before, after), numbers in blocks.items():
+        runs = []
+        for number in map(int, numbers if before else ()):
+            if runs and runs[-1][1] == number - 1:
+                runs[-1][1] = number
+            else:
+                runs.append([number, number])
+        result += [f"{before}{first}-{last}{after}" if last > first else f"{before}{first}{after}"
+                   for first, last in runs] if before else [after]
+    return result

@@ -191,13 +191,18 @@ class LanguageModel(layers.Layer):
             return self.forward(token_ids(ids, self.config))[0]
 
     @single_threaded_blas
-    def generate(self, ids, n_tokens, temperature=1.0, top_k=None, seed=0, top_p=None):
+    def generate(self, ids, n_tokens, temperature=1.0, top_k=None, seed=0, top_p=None,
+                 stop=None):
         """Continue a text: ids (T,) or (B, T) integers -> (T + n_tokens,) or (B, T + n_tokens).
 
         Each token is drawn from ``softmax(logits / temperature)``; temperature 0 takes the most
         likely token.  With ``top_k`` only the k most likely tokens can be drawn, with ``top_p``
         the fewest most likely tokens that together have this probability; as likely ones stay,
         too.  ``seed`` is a number or a ``np.random.Generator``.
+
+        The text ends earlier, behind ``stop``: a token, some tokens in a row, or a function of the
+        new tokens so far that returns whether to end.  ``stop`` in the prompt does not count.
+        Several texts go on until each has had its ``stop``.
 
         The trunk reads at most the last ``n_positions`` tokens.  When these are used up, it
         starts again with the newer half, and the keys and values of that half serve for the next
@@ -214,10 +219,11 @@ class LanguageModel(layers.Layer):
         top_p = 1.0 if top_p is None else checks.number("generate", "top_p", top_p, most=1)
         rng = seed if isinstance(seed, np.random.Generator) else np.random.default_rng(
             checks.seed("generate", seed))
+        is_end = end_test(stop, self.config)
         N, T = self.trunk.config.n_positions, ids.shape[-1]
         text = np.empty((math.prod(ids.shape[:-1]), T + n_tokens), np.int64)
         text[:, :T] = ids
-        start, past = max(0, T - N), None
+        start, past, ended = max(0, T - N), None, np.zeros(len(text), bool)
         with self.all_frozen():
             for t in range(T, T + n_tokens):              # the trunk reads text[:, start:t]
                 if t - start > N:
@@ -228,6 +234,10 @@ class LanguageModel(layers.Layer):
                 y, _ = self.trunk.forward(x, need_dx=False, past=past, last=1)
                 logits, _ = self.lm_head.forward(y[:, -1])                      # (B, V)
                 text[:, t] = sample(logits, temperature, top_k, rng, top_p)
+                ended |= [is_end(row[T:t + 1]) for row in text]
+                if ended.all():
+                    text = text[:, :t + 1]
+                    break
         return text.reshape(*ids.shape[:-1], -1)
 
     @single_threaded_blas
@@ -285,6 +295,20 @@ def token_ids(ids, config):
         raise ValueError(f"token ids run from {ids.min()} to {ids.max()}, the vocabulary from 0 "
                          f"to {config.vocab_size - 1}")
     return ids
+
+
+def end_test(stop, config):
+    """Return a function of new tokens that says whether a text ends behind them, from the ``stop``
+    of :meth:`LanguageModel.generate`."""
+    if stop is None:
+        return lambda tokens: False
+    if callable(stop):
+        return lambda tokens: bool(stop(tokens))
+    try:
+        ids = token_ids(np.ravel(stop), config)
+    except ValueError as e:
+        raise ValueError(f"generate: stop is {checks.brief(stop)}: {e}") from None
+    return lambda tokens: np.array_equal(tokens[-len(ids):], ids)
 
 
 def sample(logits, temperature, top_k, rng, top_p=1.0):

@@ -30,14 +30,16 @@ class Parameter:
     trainable   whether a backward pass computes the gradient.
     group       one of ``freeze.GROUPS``, for freeze masks.
     frozen_columns  slices of the last axis whose gradient is 0.
+    heads       what the last axis holds side by side, such as ``{"queries": 4, "keys": 4,
+                "values": 4}`` with the numbers of heads: freeze masks name these columns.
     """
 
-    __slots__ = ("data", "grad", "trainable", "group", "frozen_columns")
+    __slots__ = ("data", "grad", "trainable", "group", "frozen_columns", "heads")
 
     def __init__(self, data, group):
         self.data, self.group = checks.array("Parameter", "data", data, "f"), group
         self.grad = None
-        self.trainable, self.frozen_columns = True, ()
+        self.trainable, self.frozen_columns, self.heads = True, (), {}
 
     def add_grad(self, grad):
         """Add the gradient of one backward pass; the array must not change later.  ``None``
@@ -335,6 +337,12 @@ class KeyValues:
         return k.repeat(self.shared, axis=1), v.repeat(self.shared, axis=1)
 
 
+def name_heads(layer, **heads):
+    """Tell the parameters of a layer which heads' columns they hold, for freeze masks."""
+    for p in layer.parameters():
+        p.heads = heads
+
+
 class Attention(Layer):
     """Multi-head self-attention: ``c_attn`` (C, 3C), heads, ``c_proj`` (C, C).
 
@@ -347,6 +355,7 @@ class Attention(Layer):
         self.c_attn = Linear(n_embd, 3 * n_embd, dtype, "attn")
         self.c_proj = Linear(n_embd, n_embd, dtype, "attn")
         self.n_head, self.dropout, self.causal = n_head, dropout, causal
+        name_heads(self.c_attn, queries=n_head, keys=n_head, values=n_head)
 
     def forward(self, x, train=False, rng=None, past=None, last=None):
         """x (B, T, C) -> y (B, T, C), or (B, last, C) for the last tokens only.

@@ -18,7 +18,17 @@ import numpy as np
 from .checks import arrays_in, brief, number, one_of, whole
 from .files import read_text
 from .files.plots import curves
-from .files.runs import COLUMNS, DIVERGED, History, Run, crc, frozen_crc, locked, open_folder
+from .files.runs import (
+    COLUMNS,
+    DIVERGED,
+    History,
+    Run,
+    crc,
+    frozen_crc,
+    locked,
+    open_folder,
+    trained_record,
+)
 from .layers import Layer
 from .machine import kept_memory, single_threaded_blas
 from .optim import Adam, clip_grad_norm, cosine
@@ -119,7 +129,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
                 **settings}
     if out is not None:                                   # reading all data may take long
         parts = settings.get("fingerprint", {}) | fingerprint(task, model)
-        settings |= {"built": getattr(model, "built", {}), "fingerprint": parts}
+        built = getattr(model, "built", {}) | {"trained": trained_record(model)}
+        settings |= {"built": built, "fingerprint": parts}
     optimizer = Adam(parameters, settings["lr"], weight_decay=settings["weight_decay"])
     run = Run(model, optimizer, np.random.default_rng([settings["seed"], 0]), settings)
     if out is None:
@@ -193,9 +204,8 @@ def fingerprint(task=None, model=None):
     data    a CRC-32 by the task's method ``fingerprint``, or of some examples and the arrays that
             the task holds.  Data elsewhere, in files or globals, are not compared.
     loss    loss and accuracy of some examples for random logits.
-    model   a CRC-32 of the settings of our layers, such as dropout and number of heads, and of the
-            frozen columns.
-    frozen  a CRC-32 of the frozen weights.
+    model   a CRC-32 of the settings of our layers, such as dropout and number of heads.
+    frozen  a CRC-32 of the frozen weights, columns included.
     """
     parts = {}
     if task is not None:
@@ -214,7 +224,6 @@ def fingerprint(task=None, model=None):
                             if isinstance(value, (int, float, str)) or is_dataclass(value)])
                     for name, layer in named_layers(model)
                     if type(layer).__module__.startswith(f"{__package__}.")]
-        settings += [(name, p.frozen_columns) for name, p in model.named_parameters()]
         parts["model"] = f"{zlib.crc32(repr(settings).encode()):08x}"
         parts["frozen"] = frozen_crc(model)
     return parts

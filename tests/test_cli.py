@@ -312,6 +312,7 @@ REFUSED = [
     ("generate Call --tokens -1", "n_tokens"), ("generate Call --top-k 0", "top_k"),
     ("perplexity nowhere", "nowhere: there is no such file"), ("perplexity .", "a folder"),
     ("generate Call --model nope", "no weights 'nope'"), ("generate ''", "empty"),
+    ("generate a --stop ''", "--stop is empty"),
     ("generate \udcff", "not text in UTF-8: '\\udcff'"),
     *((f"{line} ''", "expected a path, got an empty text") for line in (
         "train bit-xor --out", "pretrain bits -o", "lessons --no-open", "perplexity"))]
@@ -420,6 +421,15 @@ def test_generate_repeats_its_text_for_a_seed(own, output):
     texts = [output(f"generate Call --tokens 20 --model tiny.npz {more}") for more in (
         "--seed 1", "--seed 1", "--seed 2", "--temperature 0", "--top-k 1")]
     assert texts[0] == texts[1] != texts[2] and texts[3] == texts[4]
+
+
+def test_generate_ends_behind_a_text(output):
+    """Not at the prompt's, and with the same text up to there."""
+    text = output("generate 'He. And ' --tokens 150 --seed 3")
+    short = output("generate 'He. And ' --tokens 150 --seed 3 --stop e")
+    assert short == text[:text.index("e", len("He. And ")) + 1] + "\n"
+    assert output("generate 'He. And ' --tokens 9 --seed 3 --stop zzzz") == (
+        output("generate 'He. And ' --tokens 9 --seed 3"))
 
 
 def test_a_trained_model_predicts_english_better(own, output):

@@ -454,16 +454,18 @@ def test_each_trunk_takes_the_rate_that_is_best_on_validation_draws(tiny, tmp_pa
 
 
 def test_all_rates_are_run_with_all_seeds_and_masks(tiny, tmp_path, drawn, capsys):
-    argv = ["compare", "bit-xor", "--models", "random:1x1x4", "--freeze", "fpt", "full", "--rates",
-            1e-3, 1e-2, "--all-rates", "--steps", 2, "--seeds", 2, "--out", tmp_path / "out"]
+    argv = ["compare", "bit-xor", "--models", "random:1x1x4", "--freeze", "fpt", "full", "only:ln",
+            "--rates", 1e-3, 1e-2, "--all-rates", "--steps", 2, "--seeds", 2,
+            "--out", tmp_path / "out"]
     assert cli.main(argv) == 0
     text = capsys.readouterr().out
-    for arm in ("random (1x1x4), lr 0.001", "random (1x1x4), frozen: full, lr 0.01"):
+    for arm in ("random (1x1x4), lr 0.001", "random (1x1x4), frozen: full, lr 0.01",
+                "random (1x1x4), frozen: only:ln, lr 0.01"):
         assert f"\n{arm} " in text
     assert not (tmp_path / "out" / "choice").exists() and "edge" not in text
     configs = [json.loads(path.read_text()) for path in tmp_path.rglob("config.json")]
     assert sorted((c["freeze"], c["lr"], c["seed"]) for c in configs) == [
-        (mask, rate, seed) for mask in ("attn,mlp", "full") for rate in (1e-3, 1e-2)
+        (mask, rate, seed) for mask in ("attn,mlp", "full", "only:ln") for rate in (1e-3, 1e-2)
         for seed in (0, 1)]
 
 

@@ -12,6 +12,7 @@ import minifpt
 from minifpt import cli, fast
 from minifpt import functional as F
 from minifpt.experiments import compare
+from minifpt.files.families import read_config
 from minifpt.trunks.convert import convert
 from minifpt.trunks.encoder import Encoder, EncoderConfig, buckets
 
@@ -215,6 +216,44 @@ def test_a_bert_is_taken_as_a_model(folder, tmp_path):
 def test_a_folder_whose_config_does_not_fit_is_refused(folder, changes, message):
     with refused(message):
         minifpt.trunks.get(folder(**changes))
+
+
+ONLY_SIZES = {key: value for key, value in CONFIG.items() if type(value) is int}
+
+
+@pytest.mark.parametrize("fields, settings", [
+    ({"type_vocab_size": 2}, {"model_type": "bert", "n_positions": 12, "layer_norm_epsilon": 1e-12,
+                              "activation_function": "gelu", "dropout": 0.1}),
+    ({"architectures": ["BertForMaskedLM"]}, {"model_type": "bert", "n_positions": 12}),
+    ({"architectures": ["RobertaModel"]}, {"model_type": "roberta", "n_positions": 10}),
+    ({"architectures": ["LongformerModel"]}, {"model_type": "longformer", "window": 512}),
+    ({"architectures": ["ViTModel"], "image_size": 32, "patch_size": 8},
+     {"model_type": "vit", "n_positions": 16, "dropout": 0.0}),
+    ({"architectures": ["GPT2LMHeadModel"], "n_embd": 8}, {"model_type": "gpt2", "n_embd": 8})])
+def test_a_config_without_some_fields_is_read_as_transformers_reads_it(fields, settings):
+    assert read_config(ONLY_SIZES | fields, "config.json").items() >= settings.items()
+
+
+def test_a_config_that_may_be_of_several_families_is_refused():
+    with refused("config.json: model_type is None, expected one of gpt2, llama"):
+        read_config(ONLY_SIZES, "config.json")
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["Bert", "Roberta", "Longformer", "ViT", "T5", "GPT2", "Llama",
+                                  "Qwen2"])
+def test_the_defaults_are_those_of_transformers(name):
+    """Of each field but the sizes, which every file has."""
+    transformers = pytest.importorskip("transformers")
+    raw = getattr(transformers, f"{name}Config")().to_dict() | {"architectures": [f"{name}Model"]}
+    settings = read_config(raw, "config.json")
+    for key, value in raw.items():
+        if type(value) is not int and key != "architectures":
+            fewer = {field: raw[field] for field in raw if field != key}
+            assert read_config(fewer, "config.json") == settings, key
+    for key in {"attention_window", "pad_token_id", "model_type"} & {*raw}:
+        fewer = {field: raw[field] for field in raw if field != key}
+        assert read_config(fewer, "config.json") == settings, key
 
 
 @pytest.mark.parametrize("name, array, message", [

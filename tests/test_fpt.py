@@ -1,6 +1,8 @@
 """The Frozen Pretrained Transformer: its gradients, and the work that freezing saves."""
 
 import copy
+import itertools
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -344,6 +346,25 @@ def test_counts_and_summary_are_of_each_group():
     model.freeze("attn,mlp,h.1.ln_1.*")
     assert model.counts()["ln"] == (60, 48)
     assert "       60           48" in model.summary()
+
+
+@pytest.mark.parametrize("mask", ["fpt", "attn,mlp,h.1-2.ln_*", "mlp,*.queries.1,*.bias.*",
+                                  "only:h.1-2.ln_1.*,output,*.weight.keys,*.keys.1"])
+def test_the_summary_names_what_is_trained_of_a_group(mask):
+    """In the notation of masks: a mask of these names trains the same."""
+    model, other = (minifpt.FPT.for_task("bit-xor", "random:4x2x8", mask) for _ in range(2))
+    names, parts = [], re.sub(r"\n {8}(?!trained)", " ", model.summary())
+    for line, below in itertools.pairwise([*parts.splitlines()[1:-2], ""]):
+        if below.startswith("        trained: "):
+            names += below.removeprefix("        trained: ").split(", ")
+        elif not line.startswith(" ") and not line.endswith("frozen"):
+            names.append(line.split()[0])
+    other.freeze("full")
+    other.freeze(f"only:{','.join(names)}")
+    assert [p.trained_size() for p in other.parameters()] == [
+        p.trained_size() for p in model.parameters()]
+    assert {*names} >= ({"h.1-2.ln_1.weight"} if "only:" in mask else {"input", "output"})
+    assert ("ln" in names) is (mask in ("fpt", "mlp,*.queries.1,*.bias.*"))
 
 
 def test_dropout_after_the_input_layer():

@@ -1,5 +1,7 @@
 """Parameter groups and freeze masks."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from conftest import refused
@@ -58,7 +60,7 @@ def test_equal_masks_compare_equal():
 
 
 @pytest.mark.parametrize("pattern", ["h.1.ln_1.weight", "trunk.h.1.ln_1.weight",
-                                     "h.1.ln_1.w*", "trunk.h.[1].ln_1.weight"])
+                                     "h.1.ln_1.w*", "trunk.h.1-2.ln_?.weight"])
 def test_patterns_with_or_without_the_prefix(pattern):
     mask = FreezeMask(patterns=(pattern,))
     assert mask.frozen("trunk.h.1.ln_1.weight", "ln")
@@ -104,6 +106,53 @@ def test_a_third_of_the_attention_s_matrix_has_a_name(thirds):
     assert not weight.trainable and m.trunk.h[0].attn.c_attn.bias.trainable
 
 
+@pytest.mark.parametrize("text, trained", [
+    ("only:ln", lambda name: "ln_" in name),
+    ("only: input, output,h.1.ln_1.*", lambda name: "put." in name or "h.1.ln_1." in name),
+    ("only:h.1-12.ln_*", lambda name: "h.1.ln_" in name or "h.2.ln_" in name)])
+def test_only_trains_what_it_names_and_freezes_the_rest(text, trained):
+    m = minifpt.FPT(minifpt.GPT2(dataclasses.replace(CONFIG, n_layer=3), seed=None), 2, 2)
+    m.freeze(text)
+    for name, p in m.named_parameters():
+        assert p.trained_size() == (p.data.size if trained(name) else 0)
+    assert str(FreezeMask.parse(text)) == text.replace(" ", "") == m.built["freeze"]
+
+
+def test_a_range_is_one_of_blocks():
+    """Its numbers are whole parts of a name: 1-3 is neither 10 nor 31."""
+    blocks = [i for i in range(40) if matches(f"trunk.h.{i}.ln_1.weight", "h.1-3.*")]
+    assert blocks == [1, 2, 3]
+    assert [i for i in range(40) if matches(f"h.{i}.ln_1.weight", "h.9-11.ln_1.*")] == [9, 10, 11]
+    assert not matches("h.1-3x.weight", "h.1-3.*") and matches("h.x1-3.weight", "h.x1-3.*")
+
+
+@pytest.mark.parametrize("name", ["random:2x4x16", "random:llama:2x4/2x16", "random:t5:2x4x16",
+                                  "random:bert:2x4x16", "random:vit:2x4x16",
+                                  "random:longformer:4:2x4x16"])
+def test_each_head_s_queries_keys_and_values_have_a_name(name):
+    """A mask freezes, or trains, the columns that only this head reads."""
+    m = minifpt.FPT(minifpt.trunks.get(name), 2, 2)
+    attn, x = m.trunk.h[1].attn, np.ones((1, 3, 2), np.float32)
+    for text in "h.1.*.queries.3,*.keys.1,*.values", "only:h.1.*.queries.3,h.1.*.keys":
+        m.freeze(text)
+        y, cache = m.forward(x + np.arange(3, dtype=np.float32)[:, None])
+        m.backward(y * y, cache)
+        if hasattr(attn, "c_attn"):
+            grads = np.split(attn.c_attn.weight.grad, 3, axis=1)
+        else:
+            grads = [layer.weight.grad for layer in (attn.q_proj, attn.k_proj, attn.v_proj)]
+        heads = [None if g is None else [bool(h.any()) for h in np.split(g, g.shape[1] // 4, 1)]
+                 for g in grads]
+        if not text.startswith("only:"):
+            assert heads[0] == [True, True, True, False]
+            assert heads[1] == [i != 1 for i in range(len(heads[1]))]
+            assert not any(heads[2] or ())
+        else:
+            assert heads[0] == [False, False, False, True] and all(heads[1])
+            assert not any(heads[2] or ()) and m.trunk.h[0].learns() is False
+        m.zero_grad()
+
+
 def unknown_group():
     m = model()
     m.trunk.wpe.weight.group = "place"
@@ -113,12 +162,18 @@ def unknown_group():
 @pytest.mark.parametrize("call, message", [
     *((lambda text=text: FreezeMask.parse(text), f"^freeze: {message}") for text, message in (
         *((text, "'.* is neither a preset ") for text in ("atn", "attn,mpl", "attn mlp", "FPT")),
-        ("fpt,full", "a preset stands alone"), ("fpt,h.1.ln_1.*", "a preset stands alone"),
-        ("attn,output-only", "a preset stands alone"), ("", "empty"),
-        (3, "3, expected a FreezeMask, or its text"))),
+        *((f"{prefix}{text}", "'.*' has brackets, .*: a range of blocks is h.3-5.*")
+          for text in ("h.[0-10].*", "h.[1", "attn,h.1].*") for prefix in ("", "only:")),
+        ("h.5-3.*", "'h.5-3.*' counts down, expected 3-5"), ("only:", "empty"),
+        ("attn,only:h.3.*", "write only: once, at the start"), ("only:lnn", "'lnn' .did"),
+        *((text, "a preset stands alone")
+          for text in ("fpt,full", "fpt,h.1.ln_1.*", "attn,output-only", "only:fpt")),
+        ("", "empty"), (3, "3, expected a FreezeMask, or its text"))),
     *((lambda patterns=patterns: FreezeMask(patterns=patterns),
        "^FreezeMask: patterns is .*, expected a tuple of texts")
       for patterns in ("*.bias", (1,), ("*.bias", None))),
+    (lambda: FreezeMask(attn=True, only=("ln",)), "^FreezeMask: only= stands alone"),
+    (lambda: FreezeMask(only=("ln", "x.*")).apply(model()), "^freeze: the pattern 'x.*' matches"),
     (lambda: FreezeMask(attn="yes"), "^FreezeMask: attn is 'yes', expected True or False"),
     (lambda: FreezeMask(atn=True), "^FreezeMask: 'atn' is not a group, expected one of input, pos"),
     (lambda: FreezeMask().frozen("a.b", "tok"),

@@ -106,6 +106,24 @@ def test_generating_follows_the_seed_and_leaves_the_model_as_it_was(model, monke
     assert before == [(p.trainable, p.grad) for p in model.parameters()]
 
 
+@pytest.mark.parametrize("stop, is_end", [
+    (lambda text: text[5], lambda new, text: new[-1] == text[5]),
+    (lambda text: text[7:10], lambda new, text: [*new[-3:]] == [*text[7:10]]),
+    (lambda text: lambda new: len(new) == 8, lambda new, text: len(new) == 8),
+    (lambda text: lambda new: np.sum(new) < 0, lambda new, text: False)])
+def test_generating_ends_behind_a_token_or_some_in_a_row(model, stop, is_end):
+    """The same tokens as without it.  What stands in the prompt does not count, and several texts
+    go on until each has had its end."""
+    text = model.generate([4, 5, 4], 30, seed=2, temperature=2.0)
+    ends = [n for n in range(4, 34) if is_end(text[3:n], text)]
+    got = model.generate([4, 5, 4], 30, seed=2, temperature=2.0, stop=stop(text))
+    np.testing.assert_array_equal(got, text[:min(ends, default=33)])
+    both = model.generate([[4, 5, 4], [1, 2, 3]], 30, seed=2, temperature=2.0)
+    ends = [[n for n in range(4, 34) if is_end(row[3:n], text)] for row in both]
+    got = model.generate([[4, 5, 4], [1, 2, 3]], 30, seed=2, temperature=2.0, stop=stop(text))
+    np.testing.assert_array_equal(got, both[:, :max(min(end, default=33) for end in ends)])
+
+
 @pytest.mark.parametrize("method, args, message", [
     *[("generate", args, message) for args, message in (
         (([], 3), "at least one"), (([[]], 3), "at least one"), (([[[1]]], 3), "at least one"),
@@ -116,7 +134,10 @@ def test_generating_follows_the_seed_and_leaves_the_model_as_it_was(model, monke
         (([1], True), "n_tokens must"), (([1], 3, -0.1), "temperature is -0.1"),
         (([1], 3, math.nan), "temperature is nan"), (([1], 3, math.inf), "temperature is inf"),
         (([1], 3, 1.0, 0), "top_k must be"), (([1], 3, 1.0, None, 0, 0.0), "top_p is 0.0"),
-        (([1], 3, 1.0, None, 0, 1.5), "top_p is 1.5"))],
+        (([1], 3, 1.0, None, 0, 1.5), "top_p is 1.5"),
+        *((([1], 3, 1.0, None, 0, None, stop), f"^generate: stop is .*: token ids .*{message}")
+          for stop, message in (("x", "expected integers"), (11, "run from 11"),
+                                ([], "at least one"))))],
     *[("perplexity", args, message) for args, message in (
         (([1],), "at least 2"), (([[1, 2]],), r"expected \(T,\)"), (([],), "at least one"),
         (([1, 99],), "run from 1 to 99"), (([1, 2], 0), "stride must be"),

@@ -65,6 +65,36 @@ def test_load_gives_the_model_of_a_run_in_code_back(scale, model, options):
     predicts_the_same(loaded, "next")
 
 
+def freeze_heads(model):
+    for p in model.trunk.h[0].attn.c_attn.parameters():
+        p.trainable, p.frozen_columns = True, (slice(0, 8), slice(10, None, 2))
+
+
+@pytest.mark.parametrize("freeze", [
+    lambda model: setattr(model.trunk.h[0].ln_1.weight, "trainable", False),
+    lambda model: setattr(model.trunk.h[0].mlp.c_fc.bias, "trainable", True),
+    lambda model: minifpt.FreezeMask.parse("only:output,*.values").apply(model),
+    lambda model: model.trunk.freeze("only:ln"), freeze_heads])
+def test_a_run_that_was_frozen_by_hand_is_resumed_and_loaded(tmp_path, freeze):
+    """Its mask's text says something else."""
+    def frozen():
+        model = minifpt.FPT.for_task(XOR, "random:1x2x8", seed=2)
+        freeze(model)
+        return model
+    run, model = tmp_path / "run", frozen()
+    minifpt.train(model, XOR, out=run, **QUICK)
+    loaded = predicts_the_same(model, run)
+    assert loaded.summary() == model.summary()
+    model = frozen()
+    minifpt.train(model, XOR, out=run, resume=True, **QUICK | {"steps": 5})
+    predicts_the_same(model, run)
+    with refused("run: its trained parameters cannot be read .*the model has no parameter 'x'"):
+        config = json.loads((run / "config.json").read_text())
+        config["built"]["trained"]["x"] = []
+        (run / "config.json").write_text(json.dumps(config))
+        minifpt.load(run)
+
+
 def test_load_takes_a_trunk_of_ones_own(scale):
     fpt = minifpt.FPT.for_task(XOR, scale(seed=3))
     minifpt.train(fpt, XOR, out="run", **QUICK)

@@ -744,17 +744,21 @@ def test_resume_from_python_keeps_what_the_command_line_wrote(tmp_path):
     assert (config["steps"], config["model"], config["note"]) == (9, "random:1x2x16", "mine")
 
 
-@pytest.mark.parametrize("change", [
-    lambda trunk: setattr(trunk.h[1].attn, "n_head", 4),
-    lambda trunk: setattr(trunk.h[0].mlp.act, "name", "relu"),
-    lambda trunk: setattr(trunk.h[0].attn, "dropout", 0.5),
-    lambda trunk: setattr(trunk.h[0].attn.c_attn.weight, "frozen_columns", (slice(0, 16),))])
-def test_resume_of_a_model_that_computes_something_else_is_refused(tmp_path, change):
+OTHER_SETTINGS = "other layers or settings of the model, such as heads, dropout"
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda trunk: setattr(trunk.h[1].attn, "n_head", 4), OTHER_SETTINGS),
+    (lambda trunk: setattr(trunk.h[0].mlp.act, "name", "relu"), OTHER_SETTINGS),
+    (lambda trunk: setattr(trunk.h[0].attn, "dropout", 0.5), OTHER_SETTINGS),
+    (lambda trunk: setattr(trunk.h[0].ln_1.weight, "frozen_columns", (slice(0, 16),)),
+     "other frozen weights")])
+def test_resume_of_a_model_that_computes_something_else_is_refused(tmp_path, change, message):
     task = BitXOR(n=2)
     go(tmp_path / "r", build(task), task, steps=5)
     other = build(task)
     change(other.trunk)
-    with refused("other layers or settings of the model, such as heads, dropout"):
+    with refused(message):
         go(tmp_path / "r", other, task, steps=9, resume=True)
 
 

@@ -57,7 +57,7 @@ print(model.summary(task.tokens))
 # token has 20 bits instead of one.
 #
 # A mask is made from flags, from a preset, or from text: groups, and patterns on names, all of
-# which it *freezes* (`*` stands for any text, `[1-5]` for one of these digits). Here are five.
+# which it *freezes* (`*` stands for any text, `1-5` for a number from 1 to 5). Here are five.
 # (This list counts all 256 positions.)
 
 # %%
@@ -65,8 +65,8 @@ masks = {
     "full": "full",
     "fpt": "fpt",
     "128 scales\nat the bottom":
-        "input,pos,attn,mlp,ln_f.*,h.[1-5].*,h.0.ln_2.*,h.0.ln_1.bias",
-    "top block": "input,pos,ln_f.*,h.[0-4].*",
+        "input,pos,attn,mlp,ln_f.*,h.1-5.*,h.0.ln_2.*,h.0.ln_1.bias",
+    "top block": "input,pos,ln_f.*,h.0-4.*",
     "output\nonly": "output_only",
 }
 

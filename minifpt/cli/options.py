@@ -123,7 +123,7 @@ MODEL = option("--model", type=model, default=MODEL_NAME, metavar="MODEL",
                help=f"trunk, see below (default: {MODEL_NAME})")
 FREEZE = option("--freeze", default="fpt", metavar="MASK", help=(
     "frozen parts: fpt (attn,mlp), full (none), output_only (all but the output), or groups and "
-    "patterns: 'attn,mlp,h.3.ln_1.*' (default: fpt)"))
+    "patterns: 'attn,mlp,h.3-5.ln_1.*'; 'only:ln,output' trains these alone (default: fpt)"))
 ADAPT = option("--adapt", metavar="ADAPTER", help=(
     "lora:rank=4,on=attn.c_attn, bottleneck:size=8 or bitfit (default: none)"))
 START = option("--start", choices=forms.STARTS, help=(

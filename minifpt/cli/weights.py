@@ -110,14 +110,23 @@ def load_with_tokenizer(model):
     option("--top-k", type=whole, help="draw only from the k most likely (default: all)"),
     option("--top-p", type=float,
            help="draw from the fewest tokens of this probability (default: all)"),
+    option("--stop", metavar="TEXT", help="end behind this text (default: after --tokens)"),
     SEED)
 def generate(args):
     if not args.prompt:
         raise ValueError("generate: the prompt is empty, expected a text to continue")
+    if args.stop == "":
+        raise ValueError("generate: --stop is empty, expected a text such as '.'")
     lm, words = load_with_tokenizer(args.model)
-    ids = lm.generate(words.encode(args.prompt), args.tokens, args.temperature, args.top_k,
-                      args.seed, args.top_p)
-    print(words.decode(ids))
+    ids = words.encode(args.prompt)
+    # A token may hold the text's end and more, so the text is searched, not the tokens.
+    stop = None if args.stop is None else lambda tokens: args.stop in words.decode(tokens)
+    text = words.decode(lm.generate(ids, args.tokens, args.temperature, args.top_k, args.seed,
+                                    args.top_p, stop))
+    if args.stop is not None:
+        before, end, _ = text[len(words.decode(ids)):].partition(args.stop)
+        text = words.decode(ids) + before + end
+    print(text)
 
 
 @takes(

@@ -10,8 +10,8 @@ import numpy as np
 
 from .. import tasks
 from ..checks import brief
-from ..files import read_json
-from ..files.runs import History, Run, check_fingerprint, crc
+from ..files import read_json, refuse_damage
+from ..files.runs import History, Run, check_fingerprint, crc, train_as_recorded
 from ..fpt import FPT
 from ..optim import Adam
 from ..training import fingerprint
@@ -131,7 +131,8 @@ def make_again(folder, settings):
 
 
 def at_start(folder, settings, trunk=None):
-    """Return a run's model as it was before the first step: same trunk, same seed, same mask.
+    """Return a run's model as it was before the first step: same trunk, same seed, and the
+    same parameters and columns frozen, by a mask or by hand.
 
     trunk   the trunk as it was, or a function that returns it, where it has no name."""
     built = settings["built"]
@@ -149,6 +150,9 @@ def at_start(folder, settings, trunk=None):
         built.get("dropout", 0.0), built.get("adapt"), built.get("start")))
     if "n_positions" in built:                            # frozen after they had been added
         model.trunk.add_positions(built["n_positions"], built["seed"])
+    if "trained" in built:
+        with refuse_damage(f"{folder}: its trained parameters cannot be read"):
+            train_as_recorded(model, built["trained"])
     if trunk is None:
         weights = crc(p.data for _, p in model.trunk.named_parameters())
         check_fingerprint(folder, settings["fingerprint"], {"weights": weights})

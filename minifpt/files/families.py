@@ -106,19 +106,20 @@ IGNORED = re.compile(r"attn\.(masked_)?bias$|rotary_emb\.inv_freq$|_global\.")
 DEFAULTS = {"layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "hidden_act": "gelu",
             "layer_norm_eps": 1e-12, "rms_norm_eps": 1e-6, "tie_word_embeddings": False,
             "initializer_range": 0.02, "attention_dropout": 0.0,
-            "relative_attention_max_distance": 128, "relative_attention_num_buckets": 32}
+            "attention_window": 512, "relative_attention_max_distance": 128,
+            "relative_attention_num_buckets": 32}
 
 
 def read_config(raw, path, dropout=None):
     """Return the fields of our config of a model, from those of its ``config.json``; ``dropout``
     replaces the file's.  Raises ``ValueError`` for mathematics that minifpt does not have.
     GPT-2's ``reorder_and_upcast_attn`` only changes rounding and is ignored."""
-    kind = one_of(path, "model_type", raw.get("model_type", "gpt2"), FAMILIES)
-    family = FAMILIES[kind]
+    kind = kind_of(raw, path)
+    family, usual = FAMILIES[kind], 0.0 if kind == "vit" else 0.1
     settings = {ours: raw.get(theirs, DEFAULTS.get(theirs))
                 for ours, theirs in family.settings.items()}
     settings["model_type"] = "llama" if kind == "qwen2" else kind
-    rates = {key: raw.get(key, DEFAULTS.get(key, 0.1)) for key in family.dropouts}
+    rates = {key: raw.get(key, DEFAULTS.get(key, usual)) for key in family.dropouts}
     settings["dropout"] = rates[family.dropouts[0]] if dropout is None else dropout
     if dropout is None and any(rate != settings["dropout"] for rate in rates.values()):
         raise ValueError(f"{path}: {', '.join(f'{k} {brief(v)}' for k, v in rates.items())}: "
@@ -132,6 +133,21 @@ def read_config(raw, path, dropout=None):
             raise ValueError(f"{path}: {key} is {brief(raw[key])}, minifpt builds only "
                              f"{' or '.join(map(str, built))}")
     return settings
+
+
+def kind_of(raw, path):
+    """Return the family of a model, from the fields of its ``config.json``.  Old files have no
+    ``model_type``: the name of the class tells it, or BERT's two types of tokens."""
+    kind = raw.get("model_type")
+    for name, family in FAMILIES.items() if kind is None else ():
+        if f"'{family.model.removesuffix('Model').removesuffix('Encoder')}" in str(
+                raw.get("architectures")):
+            kind = name
+    if kind is None and raw.get("type_vocab_size") == 2:
+        kind = "bert"
+    if kind is None and "hidden_size" not in raw:
+        kind = "gpt2"
+    return one_of(path, "model_type", kind, FAMILIES)
 
 
 def special_settings(kind, raw, settings):
@@ -185,7 +201,7 @@ def load_checkpoint(path, dropout=None):
     path = huggingface.tensor_file(Path(path))
     raw, config_path = huggingface.settings_of(path)
     settings = read_config(raw, config_path, dropout)
-    kind = raw.get("model_type", "gpt2")
+    kind = kind_of(raw, config_path)
     family, first = FAMILIES[kind], first_position(kind, raw)
     theirs = {}
     for name, tensor in huggingface.read_tensors(path).items():

@@ -76,8 +76,29 @@ def crc(arrays):
 
 
 def frozen_crc(model):
-    """Return a CRC-32 of all frozen parameters, which are not in the checkpoint."""
-    return crc(p.data for _, p in model.named_parameters() if not p.trainable)
+    """Return a CRC-32 of all frozen parameters, which are not in the checkpoint, and of all frozen
+    columns."""
+    return crc(array for _, p in model.named_parameters() for array in (
+        [p.data[..., columns] for columns in p.frozen_columns] if p.trainable else [p.data]))
+
+
+def trained_record(model):
+    """Return ``{name: frozen columns}`` of the trained parameters, for ``config.json``; columns
+    are lists of first, end and step, as of a slice."""
+    return {name: [[columns.start, columns.stop, columns.step] for columns in p.frozen_columns]
+            for name, p in model.named_parameters() if p.trainable}
+
+
+def train_as_recorded(model, record):
+    """Freeze the parameters of a model as :func:`trained_record` says, whoever froze them."""
+    named = dict(model.named_parameters())
+    for name in record:
+        if name not in named:
+            raise ValueError(f"the model has no parameter '{name}'")
+    for name, p in named.items():
+        p.trainable = name in record
+        if p.trainable:
+            p.frozen_columns = tuple(slice(*columns) for columns in record[name])
 
 
 def check_fingerprint(path, before, now):

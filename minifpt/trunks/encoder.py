@@ -163,6 +163,7 @@ class Attention(layers.Attention):
         self.c_attn = layers.Linear(c.n_embd, 3 * inner, dtype, "attn")
         self.c_proj = layers.Linear(inner, c.n_embd, dtype, "attn")
         self.n_head, self.dropout, self.causal, self.bias = c.n_head, c.dropout, False, bias
+        layers.name_heads(self.c_attn, queries=c.n_head, keys=c.n_head, values=c.n_head)
 
     def forward(self, x, train=False, rng=None, last=None):
         """x (B, T, C) -> y (B, T, C), or (B, last, C) for the last tokens only."""

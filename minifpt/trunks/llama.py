@@ -70,6 +70,9 @@ class GroupedAttention(layers.Layer):
         c, few = config, config.n_embd // config.n_head * config.n_group
         self.q_proj, self.k_proj, self.v_proj = (
             projection(c.n_embd, n, dtype, "attn", c.qkv_bias) for n in (c.n_embd, few, few))
+        layers.name_heads(self.q_proj, queries=c.n_head)
+        layers.name_heads(self.k_proj, keys=c.n_group)
+        layers.name_heads(self.v_proj, values=c.n_group)
         self.o_proj = projection(c.n_embd, c.n_embd, dtype, "attn")
         self.config = c
 
