@@ -16,6 +16,7 @@ import minifpt
 from minifpt import cli, fast, layers, tracing
 from minifpt import functional as F
 from minifpt.exercises import operations, own
+from minifpt.exercises.lesson import lessons_folder
 from minifpt.exercises.mistakes import MISTAKES
 
 SOURCE, SKELETON = inspect.getsource(F), own.skeleton()
@@ -407,6 +408,16 @@ def test_it_is_the_readers_function_that_runs(file, unchecked):
     assert "2.0 * (xhat" in inspect.getsource(step.function)
     assert mine.calls == {"layer_norm": 5}
     np.testing.assert_array_equal(lm.logits(ids), plain)
+
+
+def test_a_file_from_before_an_argument_came_still_runs():
+    """The attention of lesson 18's solution has no ``bias``."""
+    lm, ids = small(), np.arange(10)[None]
+    plain = lm.logits(ids)
+    with own.using(lessons_folder() / "solutions" / "18_functional.py", True) as mine:
+        assert "bias" not in inspect.signature(mine.functions["attention"]).parameters
+        np.testing.assert_allclose(lm.logits(ids), plain, atol=1e-4)
+    assert mine.calls["attention"] == 2
 
 
 def test_text_is_generated_by_the_readers_attention(file, unchecked):
