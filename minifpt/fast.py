@@ -284,8 +284,7 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None, bias=None): 
         state = rng.bit_generator.state if p else None
         is_small = T <= TILE and B * n_head * T * T <= 4 * MAX_TILE_SCORES
         run = F.attention.raw if is_small else _tiled_attention
-        options = {} if bias is None else {"bias": bias}
-        y, cache = run(qkv, n_head, p, rng, causal, **options)
+        y, cache = run(qkv, n_head, p, rng, causal, bias=bias)
         if not math.isfinite(y.sum()):                    # or the sum overflows, which is as well
             if p:                                         # draw the same dropout again
                 rng.bit_generator.state = state

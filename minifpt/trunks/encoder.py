@@ -170,8 +170,7 @@ class Attention(layers.Attention):
         p = checks.dropout("Attention", self.dropout, train, rng)
         qkv, c_attn = self.c_attn.forward(x)
         b, bias = self.bias.forward(x.shape[1]) if self.bias else (None, None)
-        options = {} if b is None else {"bias": b}
-        y, heads = ops.attention(qkv, self.n_head, p, rng, False, **options)
+        y, heads = ops.attention(qkv, self.n_head, p, rng, False, bias=b)
         y, last = ops.last_tokens(y, last) if last else (y, None)
         y, c_proj = self.c_proj.forward(y)
         y, dropout = ops.dropout(y, p, rng)

@@ -67,10 +67,11 @@ def breaks(t, model, task, x, y, rng, rows):
         errors = {i: max((float(np.max(relative(a, b, rms(b)), initial=0.0)) for a, b in zip(
             grads_of(again[i]), grads_of(step), strict=True)), default=0.0)
             for i, step in right.items()}
-        wrong = {i: error for i, error in errors.items() if error > TOLERANCE}
+        wrong_steps = {i: error for i, error in errors.items() if error > TOLERANCE}
         results.append({
             "title": it.title, "op": it.op, "why": it.why, "lines": faulty.lines,
-            "instead": faulty.text, "wrong": wrong, "first": min(wrong, default=None),
+            "instead": faulty.text, "wrong": wrong_steps,
+            "first": min(wrong_steps, default=None),
             "values": [float(formulas.gradients(again[row["step"]])[row["name"]][row["at"]])
                        for row in rows]})
     return results
