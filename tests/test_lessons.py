@@ -23,7 +23,7 @@ from minifpt.exercises import lesson, own
 from minifpt.exercises.track import written
 
 LESSONS = Path(__file__).resolve().parent.parent / "lessons"
-build = load_module(LESSONS / "build.py")
+build, measure = (load_module(LESSONS / name) for name in ("build.py", "measure.py"))
 SOURCES = build.sources()
 pytestmark = pytest.mark.skipif(not SOURCES, reason="the lessons are not in this checkout")
 each_lesson = pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.stem)
@@ -236,6 +236,15 @@ def test_a_lesson_of_the_spine_says_what_the_one_page_says(row):
         f"**The picture to keep:** {to_keep}.", f"**The sentence to remember:** *{sentence}*",
         "**What we do not know yet", "**Next**")]
     assert places == sorted(places) and MAP[number][0] <= 60
+
+
+@each_lesson
+def test_a_lesson_stays_short(source):
+    """Words, code, cells, exercises, functions of the reader's file, seconds; README's minutes."""
+    length = measure.measure(source)
+    assert not length.excess, length
+    assert MAP[int(source.stem[:2])][0] == 5 * round(length.minutes / 5), (
+        "run 'python lessons/measure.py --write'")
 
 
 def test_each_plan_follows_the_map():
