@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from . import checks
+from . import checks, parallel
 from . import fast as ops
 from .files import export
 from .freeze import GROUPS, FreezeMask, trained_parts
@@ -224,7 +224,7 @@ class FPT(Layer):
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return the logits, without dropout and without keeping a cache."""
         with self.all_frozen():
-            return self.forward(x)[0]
+            return parallel.forward(self, x)[0]
 
     def save(self, folder, dtype=None, **provenance):
         """Write the model to a new folder: the trunk as Transformers saves it, and the input and

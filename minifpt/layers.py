@@ -10,6 +10,7 @@ block does below the lowest one that learns (see ``gpt2``).
 """
 
 import math
+import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,8 +53,12 @@ class Parameter:
             grad = grad.copy()
         for columns in self.frozen_columns:
             grad[..., columns] = 0.0
+        part = PART_GRADS.get()
         # In place it would change another parameter that was given the same array.
-        self.grad = grad if self.grad is None else self.grad + grad
+        if part is not None:
+            part[self] = part[self] + grad if self in part else grad
+        else:
+            self.grad = grad if self.grad is None else self.grad + grad
 
     def trained_size(self):
         """Return how many of the numbers are trained."""
@@ -72,6 +77,9 @@ class Parameter:
                 f"{'trained' if self.trainable else 'frozen'}, gradient {grad}")
 
 
+TRACING = threading.Lock()                                # held while a trace is open
+# {parameter: gradient} of the part of a batch that runs back in this thread, see ``parallel``.
+PART_GRADS = ContextVar("part_grads", default=None)
 # Ids of the parameters that :meth:`Layer.all_frozen` holds frozen in this thread.
 _FROZEN = ContextVar("frozen", default=frozenset())
 
@@ -105,6 +113,7 @@ class Layer:
     that leads to it: ``h.0.attn.c_attn.weight``."""
 
     exports = True                                        # whether Transformers' models have it
+    runs_in_parts = True                                  # whether it may in ``parallel``
 
     def children(self):
         """Yield (name, child) in the order of definition.  A child is a ``Parameter`` or has

@@ -22,13 +22,12 @@ import numpy as np
 from . import fast, layers
 from . import functional as F
 from .changing import ChangedCache, Changes, joined
-from .layers import named_layers
+from .layers import TRACING, named_layers
 
 # All operations of ``functional``, by name, each with its backward pass.
 OPERATIONS = {name: (function, vars(F)[f"{name}_backward"]) for name, function in vars(F).items()
               if isinstance(function, FunctionType) and f"{name}_backward" in vars(F)}
 NOTHING_LEARNS = "frozen, and nothing below it learns"
-OPEN = threading.Lock()                                   # held while a trace is open
 
 
 @dataclass(eq=False)
@@ -366,10 +365,10 @@ def replaced(wrap):
 
     ``function`` is the textbook form and ``ours`` the function that would have run.
     """
-    if not OPEN.acquire(blocking=False):                  # operations are replaced for all threads
+    if not TRACING.acquire(blocking=False):               # operations are replaced for all threads
         raise ValueError("trace: another trace is open; close it first")
     with ExitStack() as undo:
-        undo.callback(OPEN.release)
+        undo.callback(TRACING.release)
         for op, pair in OPERATIONS.items():
             for simple, back in zip(pair, (False, True), strict=True):
                 for table in (vars(F), vars(fast)):

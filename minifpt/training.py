@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from . import parallel
 from .checks import arrays_in, brief, number, one_of, whole
 from .files import read_text
 from .files.plots import curves
@@ -29,7 +30,7 @@ from .files.runs import (
     open_folder,
     trained_record,
 )
-from .layers import Layer
+from .layers import TRACING, Layer, named_layers
 from .machine import kept_memory, single_threaded_blas
 from .optim import Adam, clip_grad_norm, cosine
 from .progress import progress_bar
@@ -42,7 +43,7 @@ from .tasks.base import (
     draw,
     member,
 )
-from .tracing import OPEN, named_layers, trace
+from .tracing import trace
 
 INPUT = "x, the task's input"
 TEST_BATCH, TEST_TOKENS = 64, 8192                        # at most, in one forward pass
@@ -314,10 +315,10 @@ def step(model, task, optimizer, x, y, clip, rng):
     """Train one step: forward, backward, clip, Adam.  Return (loss, accuracy)."""
     for p in optimizer.parameters:
         p.grad = None
-    logits, cache = model.forward(x, train=True, rng=rng)
+    logits, cache = parallel.forward(model, x, train=True, rng=rng)
     loss, dlogits = task.loss(logits, y)
     if math.isfinite(loss):
-        model.backward(dlogits, cache)
+        parallel.backward(model, dlogits, cache)
         if math.isfinite(clip_grad_norm(optimizer.parameters, clip)):
             accuracy = task.accuracy(logits, y)
             check_accuracy(task, accuracy)
@@ -349,7 +350,7 @@ def evaluate(model, task, x, y, progress=False, answers=None, is_stopped=None):
             if is_stopped is not None and is_stopped():
                 raise KeyboardInterrupt
             xi, yi = x[i:i + n], y[i:i + n]
-            logits, _ = model.forward(xi)
+            logits, _ = parallel.forward(model, xi)
             if answers is not None:
                 answers.append(logits)
             loss, accuracy = task.loss(logits, yi)[0], task.accuracy(logits, yi)
@@ -370,7 +371,7 @@ def first_nonfinite(model, x):
     for name, p in model.named_parameters():
         if not np.isfinite(p.data).all():
             return name
-    if OPEN.locked():                                     # only one trace can be open
+    if TRACING.locked():                                  # only one trace can be open
         return "a layer that the open trace shows"
     with np.errstate(all="ignore"), model.all_frozen(), trace(model) as t:
         model.forward(x)
