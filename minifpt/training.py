@@ -17,6 +17,7 @@ import numpy as np
 
 from . import parallel
 from .checks import arrays_in, brief, number, one_of, whole
+from .fast import kept_transposes
 from .files import read_text
 from .files.plots import curves
 from .files.runs import (
@@ -246,7 +247,9 @@ def _loop(model, task, run, out, checkpoint_every, progress, stop_event, callbac
 
     bar = progress_bar(total=steps, initial=run.step, desc=f"{task.name:.20}", progress=progress,
                        mininterval=0.3, leave=None, bar_format=BAR)
-    with bar, kept_memory, single_threaded_blas, _interrupts(stop_event) as is_stopped:
+    frozen = [p.data for p in model.parameters() if not p.trainable and p.data.ndim == 2]
+    with (bar, kept_memory, single_threaded_blas, kept_transposes(frozen),
+          _interrupts(stop_event) as is_stopped):
         while not is_end and (run.step < steps or run.is_test_due()):
             if not run.is_test_due():                     # it is after a stop in a test
                 run.optimizer.lr = learning_rate(settings, run.step)

@@ -191,6 +191,21 @@ def test_the_number_of_cores_changes_no_bit(dropout):
         np.testing.assert_equal(other, results[0])
 
 
+def test_a_frozen_matrix_has_a_transpose_and_cannot_change():
+    """Within the ``with`` alone, also where two overlap; a matrix in its place is used."""
+    w, x = normal((5, 7), np.float64), normal((3, 5), np.float64)
+    y, cache = fast.linear(x, w, np.zeros(7), (True, False, False))
+    with fast.kept_transposes([w]), fast.kept_transposes([w]):
+        fast.TRANSPOSES.get()[id(w)][1][:] *= 2           # so that one sees who uses it
+        np.testing.assert_allclose(fast.linear_backward(y, cache)[0], 2 * y @ w.T)
+        other = cache._replace(w=w.copy())
+        np.testing.assert_allclose(fast.linear_backward(y, other)[0], y @ w.T)
+        with pytest.raises(ValueError, match="read-only"):
+            w[0, 0] = 1
+    w[0, 0] = 1
+    np.testing.assert_allclose(fast.linear_backward(y, cache)[0], y @ w.T)
+
+
 # ------------------------------------------------------------------- threads and BLAS
 
 
