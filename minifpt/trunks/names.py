@@ -165,15 +165,16 @@ class TrunkSpec:
         return name if name == self.text else f"{name}-{zlib.crc32(self.text.encode()):08x}"
 
 
-def read_spread(text, where, *words):
-    """Return the number after the @ of a name, or one of ``words``; ``None`` without an @.  Raises
+def read_spread(text, where, word=None):
+    """Return the number after the @ of a name, or ``word``; ``None`` without an @.  Raises
     ``ValueError``."""
-    if text is None or text in words:
+    if text in (None, word):
         return text
     try:
         return checks.number(where, "the spread", float(text))
     except ValueError:
-        expected = " or ".join(["a positive number, as in random@0.55", *words])
+        expected = "a positive number, as in @0.55" + (
+            f", or {word}, or no @ for the paper's random weights" if word else "")
         raise ValueError(f"{where}: the spread is '{text}', expected {expected}") from None
 
 
