@@ -38,8 +38,10 @@ def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
 
     ``model.run`` has the run's settings: ``model.run["task"]`` is its task's name,
     ``model.run["steps"]`` the number of steps that it was to do, and ``model.run["step"]`` of those
-    that it has done.  The task's data are not read.  Raises ``FileNotFoundError`` or ``ValueError`` of one line for a folder without a
-    run, and for a trunk or a file of your own that has changed.
+    that it has done.  The task's data are not read.
+
+    Raises ``FileNotFoundError`` or ``ValueError`` of one line for a folder without a run, and for a
+    trunk or a file of your own that has changed.
     """
     settings = read_settings(folder)
     model = at_start(folder, settings, trunk)
