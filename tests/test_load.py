@@ -66,6 +66,13 @@ def test_load_gives_the_model_of_a_run_in_code_back(scale, model, options):
     predicts_the_same(loaded, "next")
 
 
+def test_a_stopped_run_says_what_it_was_to_do_and_what_it_has_done(tmp_path):
+    model = minifpt.FPT.for_task(XOR, "random:1x2x8")
+    minifpt.train(model, XOR, out=tmp_path / "run", callback=lambda run: run.step < 2, **QUICK)
+    loaded = predicts_the_same(model, tmp_path / "run")
+    assert (loaded.run["steps"], loaded.run["step"]) == (3, 2)
+
+
 def freeze_heads(model):
     for p in model.trunk.h[0].attn.c_attn.parameters():
         p.trainable, p.frozen_columns = True, (slice(0, 8), slice(10, None, 2))

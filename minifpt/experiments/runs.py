@@ -43,15 +43,18 @@ def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
     trunk   for a model that was built in code from a trunk without a name: the trunk as it was
             before training, a function that returns it, or its name if it has no dropout.
 
-    ``model.run`` has the run's settings: ``model.run["task"]`` is its task's name.  The task's data
-    are not read.  Raises ``FileNotFoundError`` or ``ValueError`` of one line for a folder without a
-    run, and for a trunk or a file of your own that has changed.
+    ``model.run`` has the run's settings: ``model.run["task"]`` is its task's name,
+    ``model.run["steps"]`` the number of steps that it was to do, and ``model.run["step"]`` of those
+    that it has done.  The task's data are not read.
+
+    Raises ``FileNotFoundError`` or ``ValueError`` of one line for a folder without a run, and for a
+    trunk or a file of your own that has changed.
     """
     settings = read_settings(folder)
     model = at_start(folder, settings, trunk)
     check_fingerprint(folder, settings["fingerprint"], fingerprint(model=model))
-    read_checkpoint(folder, model, settings)
-    model.run = settings
+    run = read_checkpoint(folder, model, settings)
+    model.run = settings | {"step": run.step}
     return model
 
 

@@ -17,6 +17,7 @@ from . import (
     MOST_SETTINGS,
     csv_text,
     heads,
+    nearest_folder,
     read_json,
     read_text,
     read_unfinished,
@@ -239,8 +240,7 @@ def locked(folder):
     A second process gets a ``ValueError``, except on Windows and on file systems without locks.
     At the end a new folder is removed if it is empty, or if its run failed before its first test.
     """
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file, expected a folder")
+    nearest_folder(folder)
     try:
         import fcntl
     except ImportError:                                   # Windows: no such lock on a folder
