@@ -170,15 +170,15 @@ def dropout(p, rng, **_):
 
 
 def attention(bias=None, causal=True, **_):
-    """Raise ``ValueError`` where a bias leaves a token nothing to read: its softmax would be NaN."""
+    """Raise ``ValueError`` where a bias leaves a token nothing to read: its softmax is NaN."""
     if bias is not None:
         read = bias > -np.inf                             # (H, T, P+T)
         if causal:
             read = read & np.tri(*bias.shape[1:], bias.shape[2] - bias.shape[1], dtype=bool)
         if not read.any(axis=-1).all():
             head, token = np.argwhere(~read.any(axis=-1))[0]
-            raise ValueError(f"attention: the bias lets token {token} of head {head} read no token, "
-                             "expected a number above -inf in each row")
+            raise ValueError(f"attention: the bias lets token {token} of head {head} read no "
+                             "token, expected a number above -inf in each row")
 
 
 def last_tokens(x, n):
