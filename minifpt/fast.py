@@ -387,10 +387,8 @@ def attention_backward(dy, cache):
     if bias is None:
         shared(part, pieces)
         return dqkv
-    same_heads = {}                                       # add to one part of dbias, in order
-    for piece in pieces:
-        same_heads.setdefault(piece[1].start, []).append(piece)
-    shared(lambda pieces: [*map(part, pieces)], list(same_heads.values()))
+    for piece in pieces:                                  # in order: they add to one dbias
+        part(piece)
     return dqkv, dbias
 
 

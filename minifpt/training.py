@@ -114,15 +114,15 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     checkpoint_every = whole("train", "checkpoint_every", checkpoint_every)
     if out is None and resume:
         raise ValueError("train: resume needs out, the folder of the run")
-    if out is not None and (not isinstance(out, (str, os.PathLike)) or not str(out)):
-        raise ValueError(f"train: out is {brief(out)}, expected a path, or None to write nothing")
-    if stop is not None and not callable(getattr(stop, "is_set", None)):
-        raise ValueError(f"train: stop is {brief(stop)}, expected an object with is_set(), such "
-                         "as a threading.Event")
-    if callback is not None and not callable(callback):
-        raise ValueError(f"train: callback is {brief(callback)}, expected a function of a run")
-    if config is not None and not isinstance(config, dict):
-        raise ValueError(f"train: config is {brief(config)}, expected a dictionary, or None")
+    for name, value, fits, expected in (
+            ("out", out, isinstance(out, (str, os.PathLike)) and str(out),
+             "a path, or None to write nothing"),
+            ("stop", stop, callable(getattr(stop, "is_set", None)),
+             "an object with is_set(), such as a threading.Event"),
+            ("callback", callback, callable(callback), "a function of a run"),
+            ("config", config, isinstance(config, dict), "a dictionary, or None")):
+        if value is not None and not fits:
+            raise ValueError(f"train: {name} is {brief(value)}, expected {expected}")
     if not (resume or math.isfinite(loss)):
         raise _diverged("the start", "loss", model, x)
     parameters = [p for p in model.parameters() if p.trainable]
