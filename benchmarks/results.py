@@ -378,6 +378,24 @@ def dots(panels, path, paper=None):
     plots.save(fig, path, tables.KIND)
 
 
+def surprise(path):
+    """Draw the README's picture: three frozen models on bit memory, the mean over five seeds."""
+    runs = read_rows(RUNS / "memory.csv").results["bit-memory"]
+    fig, (ax,) = plots.figure(width=8, height=3.4)
+    for arm, label, right in (("random", "random", 101.3), ("language", "has read novels", 95.5),
+                              ("random (0.02)", "random, too small", 83.5)):
+        steps, curves = plots.common(runs[arm], "test_accuracy")
+        color = plots.color_of(arm)
+        ax.plot(steps, 100 * curves.mean(axis=0), color=color, linewidth=2.5)
+        ax.text(2000, right, label, color=color, fontsize=12, ha="right")
+    ax.axhline(75, color="0.5", linestyle=":")
+    ax.text(2000, 73.2, "a guess at the hidden bits", color="0.35", fontsize=10, ha="right")
+    ax.set(title="Does it find the string? Three frozen models", xlabel="training steps",
+           ylabel="bits right (%)", xlim=(0, 2010), ylim=(72, 104), yticks=range(75, 101, 5),
+           xticks=range(0, 2001, 500))
+    plots.save(fig, path, "picture")
+
+
 def save_in_words(fig, path, kind=None, save=plots.save):
     """Save a figure whose texts call the arms by their words."""
     for ax in fig.axes:
@@ -393,6 +411,7 @@ def pictures():
     """Draw every picture of the results."""
     memory_map.picture(RUNS / "memory-map.csv", HERE / "memory-map.png")
     why.picture(RUNS, PAGES / "why.png")
+    surprise(PAGES / "surprise.png")
     dots(WHOLE, PAGES / "whole.png")
     dots(LINEAR, PAGES / "linear.png")
     dots(paper_panels(), PAGES / "paper.png", paper_numbers())

@@ -65,7 +65,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
           resume: bool = False, schedule: str | None = None, warmup: int | None = None,
           weight_decay: float = 0.0, clip: float = 1.0, eval_every: int = 100,
           test_examples: int = 256, last_test: int | None = None, checkpoint_every: int = 500,
-          config: dict | None = None, progress: bool = True, stop: Any = None,
+          config: dict | None = None, progress: bool = True, until: float | None = None,
+          stop: Any = None,
           callback: Callable[[Run], Any] | None = None) -> History:
     """Train the trainable parameters of a model on a task, with Adam.
 
@@ -88,6 +89,9 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
                       stays, and the next row's training loss counts from there.  Refused if the
                       settings, the data, the model or a task's loss or accuracy have changed.
     checkpoint_every  steps between checkpoints.
+    until             the run ends once three tests in a row have reached this accuracy.  ``None``
+                      is the task's own, such as 0.995 for bit XOR, unless ``steps`` is given: then
+                      all of them are done.
     config            more entries for ``config.json``, such as the trunk's name.
     stop              an object with ``is_set()``, such as a ``threading.Event``.  Once that is
                       true, the run ends as after Ctrl-C.  Ctrl-C and SIGTERM set an event, also
@@ -110,7 +114,7 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     settings = run_settings(
         task, steps=steps, batch_size=batch_size, lr=lr, seed=seed, schedule=schedule,
         warmup=warmup, weight_decay=weight_decay, clip=clip, eval_every=eval_every,
-        test_examples=test_examples, last_test=last_test)
+        test_examples=test_examples, last_test=last_test, until=until)
     checkpoint_every = whole("train", "checkpoint_every", checkpoint_every)
     if out is None and resume:
         raise ValueError("train: resume needs out, the folder of the run")
@@ -154,6 +158,10 @@ def run_settings(task, **settings):
     """Return the settings of a run, checked, with the task's default for each that is ``None``.
     Raises ``ValueError`` for values out of range."""
     has_warmup, defaults = settings["warmup"] is not None, defaults_of(task)
+    if settings["until"] is None and settings["steps"] is None:
+        settings["until"] = member(task, "until")
+    if settings["until"] is not None:
+        settings["until"] = number("train", "until", settings["until"], most=1)
     settings |= {name: defaults[name] for name, value in settings.items()
                  if value is None and name in defaults}
     for name in ("steps", "batch_size", "eval_every", "test_examples", "last_test"):
@@ -235,7 +243,7 @@ def fingerprint(task=None, model=None):
 def _loop(model, task, run, out, checkpoint_every, progress, stop_event, callback):
     """Train, test and save until the run's last step, or until the callback returns ``False``."""
     settings, steps, begin = run.settings, run.settings["steps"], time.perf_counter() - run.seconds
-    batch, is_end, where = None, False, "" if out is None else f", go on from {out}"
+    batch, is_end, where = None, run.is_solved(), "" if out is None else f", go on from {out}"
 
     def save():
         """Write a checkpoint, unless the last update broke the model."""
@@ -272,7 +280,8 @@ def _loop(model, task, run, out, checkpoint_every, progress, stop_event, callbac
                 if out is not None:
                     run.history.save(out / "metrics.csv")
             answer = None if callback is None else callback(run)
-            is_end = is_last or (isinstance(answer, (bool, np.bool_)) and not answer)
+            is_end = is_last or run.is_solved() or (
+                isinstance(answer, (bool, np.bool_)) and not answer)
             if is_end or stop or run.step % checkpoint_every == 0:
                 save()
             if stop and not is_last:

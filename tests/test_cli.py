@@ -128,6 +128,9 @@ def test_options_are_read_as_what_their_defaults_are(own, option, text, value):
 PRINTS = [                                                # (line, parts in this order, files)
     ("", ["Start here:", "train", "Look inside:", "Compare:", "Weights:", "Lessons:"], []),
     ("--version", [f"minifpt {minifpt.__version__}\n"], []),
+    ("train bit-xor --n 1 --model random@1.41 --steps 200 --lr 0.03 --eval-every 20 --until 0.95", [
+        "bit-xor: 100.00 % test accuracy (fresh draws) after 80 steps", "; 95 % after 40 steps\n",
+        " parameters trained\n"], ["runs"]),
     (TRAIN, ["bit-xor: ", "% test accuracy (fresh draws) after 3 steps",
              "runs/bit-xor: config.json metrics.csv checkpoint.npz curves.png\n",
              "next: minifpt report runs/bit-xor\n"], ["runs"]),

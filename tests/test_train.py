@@ -259,6 +259,7 @@ def test_learning_rates_follow_warm_up_and_schedule():
         ("weight_decay", np.nan))],
     ({"seed": -1}, "train: seed must be a whole number, at least 0, got -1"),
     ({"steps": np.nan}, "train: steps must be"), ({"warmup": 1.5}, "train: warmup must be"),
+    ({"until": 99.5}, "train: until is 99.5, expected .* at most 1"),
     ({"warmup": -1}, "train: warmup must be"), ({"schedule": "linear"}, "schedule is 'linear'")])
 def test_bad_arguments_write_nothing(tmp_path, options, message):
     with refused(message):
@@ -325,6 +326,27 @@ def test_resume_may_ask_for_more_steps(tmp_path):
     assert json.loads((tmp_path / "b" / "config.json").read_text())["steps"] == 31
     with pytest.raises(ValueError, match="steps = 31, not 24"):
         go(tmp_path / "b", resume=True)
+
+
+def test_a_solved_run_is_a_finished_one_and_more_steps_give_the_same_bits(tmp_path):
+    """Each accuracy is at least 0.01, so three tests are enough."""
+    whole, history = go(tmp_path / "a")
+    solved, short = go(tmp_path / "b", until=0.01)
+    assert rows(short) == rows(history)[:3] and short[-1]["step"] == 15
+    assert sorted(contents(tmp_path / "b")) == FILES
+    again, same = go(tmp_path / "b", until=0.01, resume=True)
+    assert same == short
+    np.testing.assert_equal(data(again), data(solved))
+    longer, more = go(tmp_path / "b", resume=True)
+    np.testing.assert_equal(data(longer), data(whole))
+    assert rows(more) == rows(history)
+
+
+@pytest.mark.parametrize("options, last", [({}, 15), ({"steps": 24}, 24), ({"until": 1.0}, 24)])
+def test_a_task_s_own_accuracy_ends_a_run_whose_steps_are_not_given(monkeypatch, options, last):
+    monkeypatch.setattr(BitXOR, "defaults", BitXOR.defaults | {"steps": 24, "lr": 1e-5})
+    monkeypatch.setattr(BitXOR, "until", 0.01)
+    assert go(**{"steps": None} | options)[1][-1]["step"] == last
 
 
 def refuse(out, error, message, **kw):

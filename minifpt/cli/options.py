@@ -121,7 +121,8 @@ def model(text):
 
 FILE_ENDINGS = ".csv", ".html", ".json", ".npz", ".png", ".safetensors", ".txt"
 MODEL = option("--model", type=model, default=MODEL_NAME, metavar="MODEL",
-               help=f"trunk, see below (default: {MODEL_NAME})")
+               help="the trunk, transformer blocks that stay frozen: a name or a file; 'random' "
+                    f"is drawn as the paper draws it (default: {MODEL_NAME})")
 FREEZE = option("--freeze", default="fpt", metavar="MASK", help=(
     "frozen parts: fpt (attn,mlp), full (none), output_only (all but the output), or groups and "
     "patterns: 'attn,mlp,h.3-5.ln_1.*'; 'only:ln,output' trains these alone (default: fpt)"))
@@ -146,7 +147,9 @@ def out_option(text, place, *names, **settings):
 OPEN = option("--open", action="store_true", help="open the page in a browser")
 RUN = {                                                   # settings of a run
     "steps": (whole, "training steps"), "batch_size": (whole, "examples in a step"),
-    "lr": (float, "learning rate"), "dropout": (float, "share of activations set to 0"),
+    "lr": (float, "learning rate"),
+    "until": (float, "end once three tests in a row reach this accuracy, at most 1"),
+    "dropout": (float, "share of activations set to 0"),
     "schedule": (None, "learning rate over time"),
     "clip": (float, "largest norm of all gradients together"),
     "warmup": (whole, "steps over which the learning rate rises"),

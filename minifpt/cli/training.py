@@ -30,6 +30,8 @@ from .options import (
     whole,
 )
 
+SOLVED = 0.95                                             # accuracy at which a task is solved
+
 
 def new_folder(task):
     """Return ``runs/TASK``, or the first of ``runs/TASK-2``, ``-3``, ... that does not exist."""
@@ -68,7 +70,8 @@ def wrong_loss(task):
 
 @takes(
     shared.TASKS, shared.MODEL, shared.FREEZE,
-    *run_options("steps", "batch_size", "lr"),
+    *run_options("steps", "batch_size", "lr", "until",
+                 until="the task's own, 0.995 for bit-xor, unless --steps is given"),
     shared.SEED,
     out_option("the run's folder", "a new runs/TASK", type=folder, metavar="FOLDER"),
     option("--resume", action="store_true",
@@ -115,9 +118,12 @@ def train(args):
               f"{model.trunk.config.n_positions - positions:,} were drawn as for a new trunk")
     held_out = None if args.test_examples else tasks.member(task, "test_set")()
     n = f"{len(held_out[0])} examples" if held_out else "fresh draws"
+    solved = next((row["step"] for row in history if row["test_accuracy"] >= SOLVED), None)
     say(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({n}) after "
-          f"{last['step']} steps, {last['seconds']:.0f} s, {trained:,} of {total:,} parameters "
-          f"trained\n{out}: config.json metrics.csv checkpoint.npz curves.png")
+        f"{last['step']} steps, {last['seconds']:.0f} s"
+        + ("" if solved is None else f"; {100 * SOLVED:.0f} % after {solved} steps")
+        + f"\n{trained:,} of {total:,} parameters trained"
+        f"\n{out}: config.json metrics.csv checkpoint.npz curves.png")
     if mine:
         say(f"{mine.path}: {len(mine.calls)} of its functions ran, {mine.calls.total():,} times, "
             "not counting calls within the file")

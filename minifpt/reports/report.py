@@ -73,9 +73,10 @@ def result_section(folder, task, run, history, tested):
     """Return the accuracy in a sentence, the curves, and the number of test examples, as HTML."""
     steps, last = run.settings["steps"], history[-1]["step"]
     chance = member(task, "chance")
+    is_whole = run.step == steps or run.is_solved()
     text = (f"{100 * tested.accuracy:.2f} % test accuracy on {len(tested.x):,} examples after "
             f"{run.step:,}"
-            + (f" of {steps:,} steps, where the run stopped" if run.step < steps else " steps")
+            + (" steps" if is_whole else f" of {steps:,} steps, where the run stopped")
             + (f"; chance is {100 * chance:.3g} %" if chance is not None else ""))
     html = f'<p class="result">{escape(text)}.</p>'
     if last != run.step:

@@ -42,6 +42,7 @@ class Extras:
 
     label: str = ""                                       # its name in tables and pictures
     chance: float | None = None                           # chance accuracy, 0 ... 1
+    until: float | None = None                            # accuracy that ends a run, see train
     options: dict[str, Any] = {}                          # keyword arguments that build it again
     defaults: dict[str, Any] = {}                         # default settings of a run
     splits: tuple[str, ...] = "train", "test"             # "validation" chooses learning rates
@@ -154,7 +155,7 @@ class Choices:
     output_tokens: int
     classes: int
     options: dict[str, Any]
-    label, chance = "", None
+    label, chance, until = "", None, None
     defaults, ids = DEFAULTS, False
     splits = "train", "test"                              # most tasks also have "validation"
 
