@@ -167,7 +167,7 @@ def test_a_place_that_cannot_be_written_is_refused_first(here, refused, monkeypa
 # --------------------------------------------------------- runs that have changed
 
 
-COMMANDS = "report own", "steps own", "attention own --model none"
+COMMANDS = "report own", "steps own", "attention own"
 
 
 @pytest.mark.parametrize("line", COMMANDS)
@@ -194,7 +194,7 @@ def test_a_comment_changes_no_code(here):
     read_run("own")
 
 
-@pytest.mark.parametrize("line", ["report text", "steps text", "attention text --model none"])
+@pytest.mark.parametrize("line", ["report text", "steps text", "attention text"])
 def test_a_run_of_changed_data_is_refused(here, refused, line):
     Path("novel.txt").write_text("One fine day. " * 500)
     train("text", "text --files novel.txt --tokens 8 --model random:1x2x16 --steps 1 "

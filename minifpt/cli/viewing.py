@@ -136,23 +136,18 @@ def report(args):
 
 @takes(
     option("runs", nargs="+", type=path, metavar="RUN", help="folders of runs"),
-    option("--model", action="append", metavar="MODEL", help=(
-        "an untrained trunk as a reference, repeatable; or none (default: random weights of the "
-        "same shape, for a single run with pretrained weights)")),
     option("--examples", type=whole, default=64, metavar="N",
            help="test examples to average over (default: 64)"),
     out_option("a .png, with a .csv beside it", "attention.png in the first run's folder",
-               type=path),
-    epilog=shared.TRUNKS)
+               type=path))
 def attention(args):
     out = args.out or args.runs[0] / "attention.png"
-    models = args.model if args.model != ["none"] else []
     attention_maps.check_place(out)                       # before any run is read
     runs = []
     for folder in args.runs:
         task, run = run_folders.read_run(folder)
         runs.append((folder, task, run, run_folders.at_start(folder, run.settings)))
-    table = attention_maps.attention(runs, out, models, args.examples)
+    table = attention_maps.attention(runs, out, args.examples)
     say(table)
     if "where needed" in table:
         say("where needed: share of attention on the tokens that the answer needs, mean of all "

@@ -190,8 +190,7 @@ def moves_section(before, after, task):
 def attention_section(folder, task, run, start):
     """Return the attention maps before and after training, or a sentence if the trunk has none."""
     try:
-        _, x, shown = attention.subjects([(folder, task, run, start)],
-                                         attention.like(run.settings))
+        _, x, shown = attention.subjects([(folder, task, run, start)])
     except ValueError as e:
         return paragraph(f"No maps: {e}.")
     moved, cells = shown[0].moved, attention.summary(shown)
