@@ -160,7 +160,7 @@ def test_commands_take_a_llama(tmp_path, monkeypatch, capsys):
     for argv in (["train", "bit-xor", *model, "--steps", 3, "--out", "run"],
                  ["train", "bit-xor", *model, "--steps", 4, "--out", "run", "--resume"],
                  ["steps", "run", "--html", "run.html"],
-                 ["attention", "run", "--model", "none", "--examples", 2],
+                 ["attention", "run", "--examples", 2],
                  ["convert", "run", "--out", "folder"],
                  ["summary", "--model", "folder+attn=statistics:folder"],
                  ["pretrain", "language", "--text", weights.shipped("held-out.txt"), "--shape",
