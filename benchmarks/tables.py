@@ -57,8 +57,7 @@ def adapted(trunks, ranks=(1,)):
     parts = (
         (fixed, "nothing more", None), ("attn,mlp,pos", "layer norms", None),
         (fixed, "biases", "bitfit"),
-        *((fixed, f"low rank {rank}", f"lora:rank={rank},on=attn.c_attn") for rank in ranks),
-        (fixed, "bottleneck", "bottleneck:size=2,on=attn"))
+        *((fixed, f"low rank {rank}", f"lora:rank={rank},on=attn.c_attn") for rank in ranks))
     return tuple(Arm(trunk.model, mask, f"{trunk.full_label()}, {label}", (), adapter)
                  for trunk in trunks for mask, label, adapter in parts)
 

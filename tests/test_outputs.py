@@ -84,13 +84,9 @@ def contents():
     ("report r0", "r0/report.html"),
     ("steps r0 --html mine.py", "mine.py"),
     (f"steps bit-xor {TINY.replace('--steps 4', '')}", "bit-xor-step.html"),
-    ("steps r0 --still mine.png", "mine.png"),
     (f"compare bit-xor --models random:1x2x16 --out c {TINY[TINY.index('--steps'):]}",
      "c/table.md"),
-    (f"compare bit-xor --models random:1x2x16 --rates 1e-3 --out c {TINY[TINY.index('--steps'):]}",
-     "c/sweep.png"),
     ("reproduce table3 --out c", "c/table3.csv"),
-    ("reproduce table3 --out c", "c/table3-rates.png"),
     ("pretrain bits --steps 1 --out w", "w.csv"),
     ("pretrain bits --steps 1 --out w --resume", "w.csv"),
     ("new mine.py", "mine.py"), ("playground --out mine.html", "mine.html")])
@@ -123,22 +119,6 @@ def test_a_comparison_whose_curves_still_rise_says_so():
     assert tables.still_rising(tables.Grid({"bit-xor": runs}, {}, {}, [0])) == ""
 
 
-def test_a_table_s_old_picture_of_rates_goes_but_not_the_user_s(tmp_path, monkeypatch):
-    monkeypatch.setattr(compare.tables, "picture", lambda *args, **_: None)
-    options = dict(options=dict(steps=1, batch_size=1, eval_every=1, test_examples=1),
-                   progress=False)
-    models = ["random:1x2x16"]
-    compare.compare(tmp_path, ["bit-xor"], models, [0], rates=[1e-3], **options)
-    sweep = tmp_path / "sweep.png"
-    assert sweep.exists()
-    compare.compare(tmp_path, ["bit-xor"], models, [0], **options)
-    assert not sweep.exists()
-    fig, _ = plots.figure()
-    plots.save(fig, sweep)                                # as anybody's Matplotlib writes it
-    compare.compare(tmp_path, ["bit-xor"], models, [0], **options)
-    assert sweep.exists()
-
-
 def test_a_device_is_not_an_output(refused, here):
     assert "/dev/null is there already" in refused("report r0 --html /dev/null")
     assert Path("/dev/null").is_char_device()
@@ -150,7 +130,7 @@ def test_a_device_is_not_an_output(refused, here):
 @pytest.mark.parametrize("place", ["own.py/x{}", "r0/" + 300 * "x" + "{}", "/proc/x{}", "folder{}"])
 @pytest.mark.parametrize("line, ending", [
     ("report r0 --html", ".html"), ("attention r0 --out", ".png"), ("steps r0 --html", ".html"),
-    ("steps r0 --still", ".png"), ("reproduce table3 --out", "/"),
+    ("reproduce table3 --out", "/"),
     ("compare bit-xor --out", "/")])
 def test_a_place_that_cannot_be_written_is_refused_first(here, refused, monkeypatch, line, ending,
                                                          place):

@@ -125,7 +125,7 @@ FREEZE = option("--freeze", default="fpt", metavar="MASK", help=(
     "frozen parts: fpt (attn,mlp), full (none), output_only (all but the output), or groups and "
     "patterns: 'attn,mlp,h.3-5.ln_1.*'; 'only:ln,output' trains these alone (default: fpt)"))
 ADAPT = option("--adapt", metavar="ADAPTER", help=(
-    "lora:rank=4,on=attn.c_attn, bottleneck:size=8 or bitfit (default: none)"))
+    "lora:rank=4,on=attn.c_attn or bitfit (default: none)"))
 START = option("--start", choices=forms.STARTS, help=(
     "start the input layer in the directions in which the first block's heads look for likeness, "
     "or away from it (default: random)"))

@@ -20,7 +20,6 @@ from ..reports import report as reporting
 from ..trunks.lstm import LSTM, LSTMConfig
 from ..viewer import playground as playing
 from ..viewer import steps as stepping
-from ..viewer import still
 from . import options as shared
 from .formatting import say
 from .options import (
@@ -81,17 +80,11 @@ def summary(args):
     shared.TASKS_OR_RUNS, shared.MODEL, shared.FREEZE, shared.ADAPT,
     *run_options("batch_size", "lr", "dropout"), shared.SEED,
     page_option("TASK-step.html"),
-    option("--still", type=path, metavar="FILE",
-           help="draw a picture, a .png file, instead of the page (default: none)"),
     option("--differences", type=int, default=60, metavar="N",
            help="finite differences to compute (default: 60)"),
     shared.OPEN,
     epilog=shared.TRUNKS)
 def steps(args):
-    if args.open and args.still and not args.out:
-        raise ValueError("steps: --open is for a page, and --still alone writes none; add --out")
-    if args.still and still.checked(args.still) == args.out:
-        raise ValueError(f"--out {args.out}: --still draws a picture there")
     if args.tasks[1:]:
         raise ValueError(f"steps: expected one TASK or RUN, got {' '.join(args.tasks)}")
     folder = next((Path(name) for name in args.tasks if run_folders.names_folder(name)), None)
@@ -109,19 +102,14 @@ def steps(args):
                        seed=args.seed, differences=args.differences,
                        **given_options(args, "batch_size", "lr", "dropout"))
     name = re.sub(r"[^\w.,-]", "-", task.name).lstrip(".")    # as a file's name
-    out = args.out or (None if args.still else Path(f"{name}-step.html"))
-    if out:
-        outputs.check(out, stepping.KIND)
+    out = args.out or Path(f"{name}-step.html")
+    outputs.check(out, stepping.KIND)
     page = make()
-    if args.still:
-        page.still(args.still)
-        print(f"{args.still}: {args.still.stat().st_size / 1e3:.0f} kB")
-    if out:
-        with showing(args, out):
-            page.save(out)
-        before, after = page.data["losses"]
-        say(f"{len(page.data['steps'])} operations, the loss of the batch {before:.4f} before and "
-            f"{after:.4f} after")
+    with showing(args, out):
+        page.save(out)
+    before, after = page.data["losses"]
+    say(f"{len(page.data['steps'])} operations, the loss of the batch {before:.4f} before and "
+        f"{after:.4f} after")
 
 
 @takes(

@@ -354,21 +354,16 @@ def score(histories):
 def compare(out, task_names, models, seeds, **options):
     """Run a grid and return its table and the differences between its arms.
 
-    It writes ``OUT/table.md``, ``runs.csv``, ``curves.png`` and, with learning rates to try,
-    ``sweep.png``, and refuses to replace files that minifpt did not write."""
+    It writes ``OUT/table.md``, ``runs.csv`` and ``curves.png``, and refuses to replace files that
+    minifpt did not write."""
     out = Path(out)
-    has_sweep = options.get("rates") and not options.get("all_rates")
-    check_outputs(out, "table.md", "runs.csv", "curves.png", *(["sweep.png"] if has_sweep else []))
+    check_outputs(out, "table.md", "runs.csv", "curves.png")
     results = grid(out, task_names, models, seeds, **options)
     text = "\n\n".join(filter(None, [tables.table(results), tables.differences(results),
                                     tables.still_rising(results)]))
     outputs.write_text(out / "table.md", tables.KIND, text + "\n\n")
     outputs.write_csv(out / "runs.csv", tables.CSV, tables.rows(results))
     tables.picture(results, out / "curves.png")
-    if results.sweeps:
-        tables.sweep_picture(results, out / "sweep.png")
-    elif outputs.is_output(out / "sweep.png", tables.KIND):   # of an earlier grid in this folder
-        (out / "sweep.png").unlink()
     return text
 
 

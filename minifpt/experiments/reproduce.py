@@ -201,8 +201,7 @@ def reproduce(name, out, *, scale="mini", only=None, seeds=5, jobs=1, rates=None
               **options):
     """Run one of ``TABLES`` and return it as Markdown.
 
-    It writes ``OUT/NAME.md``, ``.csv`` and ``.png``, and ``NAME-rates.png``, a picture of the
-    learning-rate sweep.
+    It writes ``OUT/NAME.md``, ``.csv`` and ``.png``.
 
     scale   ``mini``: the weights that ship.  ``paper``: the paper's tasks and settings on GPT-2's
             own weights, which ``minifpt convert gpt2`` writes.  It prints its cost first and
@@ -215,16 +214,13 @@ def reproduce(name, out, *, scale="mini", only=None, seeds=5, jobs=1, rates=None
     """
     table = table_of(name, scale, only, rates)
     out, name = Path(out), stem(name, scale)
-    compare.check_outputs(out, f"{name}.md", f"{name}.csv", f"{name}.png",
-                          *([f"{name}-rates.png"] if table.rates else []))
+    compare.check_outputs(out, f"{name}.md", f"{name}.csv", f"{name}.png")
     grid = table.grid(out, seeds, jobs=jobs, **options,
                       ready=(lambda: say(cost(table, seeds))) if scale == "paper" else None)
     text = table.text(grid)
     outputs.write_text(out / f"{name}.md", tables.KIND, f"{table.shows}\n\n{text}\n\n")
     outputs.write_csv(out / f"{name}.csv", tables.CSV, tables.rows(grid))
     table.picture(grid, out / f"{name}.png")
-    if grid.sweeps:
-        tables.sweep_picture(grid, out / f"{name}-rates.png")
     return text
 
 

@@ -23,7 +23,7 @@ from ..fpt import FPT
 from ..gpt2 import GPT2Config
 from ..machine import single_threaded_blas
 from ..optim import Adam, clip_grad_norm
-from ..tasks import defaults_of
+from ..tasks import defaults_of, member
 from ..tracing import swapped, trace
 from ..trunks import TrunkSpec, config_for
 from . import checking, encoded, fill, read, still, stored_array, to_json
@@ -192,12 +192,11 @@ def check_size(n):
 
 def tokens_of(task, x):
     """Return the names of the tokens, or their text in each example, and the examples' pictures."""
-    names = task.token_names() if hasattr(task, "token_names") else []
-    texts = ([task.tokens_as_text(example) for example in x]
-             if not names and hasattr(task, "tokens_as_text") else [])
-    if not hasattr(task, "as_images"):
+    names = member(task, "token_names")() or []
+    texts = [] if names else [*filter(None, map(member(task, "tokens_as_text"), x))]
+    images = member(task, "as_images")(x)
+    if images is None:
         return {"names": names, "texts": texts, "images": None}
-    images = np.asarray(task.as_images(x), np.float64)
     low, high = images.min(), images.max()
     pixels = np.round(255 * (images - low) / max(high - low, 1e-9)).astype(np.uint8)
     return {"names": names, "texts": texts, "images": {
