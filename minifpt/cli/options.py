@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import tasks
-from ..trunks import TrunkSpec, config_for, forms
+from ..trunks import config_for, forms
 from ..user_files import USERS_OWN
 
 MODEL_NAME = "minigpt-language"
@@ -107,8 +107,7 @@ def model(text):
     """Return the name of a trunk from the command line; refuse a random one that this machine's
     memory does not hold."""
     try:
-        spec = TrunkSpec.parse(text)
-        config = config_for(spec) if spec.kind in ("random", "lstm") else None
+        config = config_for(text)
     except (ValueError, OSError):                         # the command says what is wrong
         return text
     size = 48 * config.n_layer * config.n_embd ** 2 if config else 0      # bytes, about

@@ -12,10 +12,9 @@ from ..exercises import own
 from ..experiments import compare as experiments
 from ..experiments import plan as planning
 from ..freeze import FreezeMask
-from ..gpt2 import GPT2Config
 from ..gradients import gradcheck
 from ..training import train as training
-from ..trunks import TrunkSpec, config_for
+from ..trunks import TrunkSpec
 from . import options as shared
 from .formatting import print_rows, say
 from .options import (
@@ -109,10 +108,9 @@ def train(args):
             **settings)
     last = history[-1]
     total, trained = (sum(n) for n in zip(*model.counts(task.tokens).values(), strict=True))
-    positions = getattr(config_for(args.model), "n_positions", None)
-    if positions and getattr(model.trunk.config, "n_positions", 0) > positions:
-        print(f"{args.model} has {positions:,} positions: the other "
-              f"{model.trunk.config.n_positions - positions:,} were drawn as for a new trunk")
+    if "n_positions" in model.built:
+        print(f"{args.model} has fewer positions than the {task.tokens:,} of the task: the others "
+              "were drawn as for a new trunk")
     held_out = None if args.test_examples else tasks.member(task, "test_set")()
     n = f"{len(held_out[0])} examples" if held_out else "fresh draws"
     say(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({n}) after "
@@ -138,7 +136,7 @@ def plan(args):
     spec, mask = TrunkSpec.parse(args.model), FreezeMask.parse(args.freeze)
     prediction = planning.plan(task, spec, mask, batch, options["dropout"], args.adapt)
     config = prediction.model.trunk.config
-    shape = f"{config.n_layer} blocks, " if isinstance(config_for(spec), GPT2Config) else ""
+    shape = f"{config.n_layer} blocks, " if hasattr(config, "n_head") else ""
     every, examples = map(training.__kwdefaults__.get, ("eval_every", "test_examples"))
     tests, last = (steps - 1) // every, planning.last_test(task, examples)
     last_seconds = (1000 if last is None else last) * prediction.test

@@ -20,7 +20,6 @@ from ..faults import rms
 from ..files import outputs
 from ..files.runs import Run
 from ..fpt import FPT
-from ..gpt2 import GPT2Config
 from ..machine import single_threaded_blas
 from ..optim import Adam, clip_grad_norm
 from ..tasks import defaults_of, member
@@ -110,9 +109,8 @@ def of_task(task, model, *, freeze="fpt", dropout=None, adapt=None, seed=0, **op
     """Do as :func:`steps` for the first step of ``minifpt train``; ``model`` is a name as
     ``--model`` takes it, and ``dropout=None`` takes the task's default."""
     spec = TrunkSpec.parse(model)
-    if isinstance(config := config_for(spec), GPT2Config):     # too large a one is not even made
-        C = config.n_embd
-        check_size(config.n_layer * (12 * C * C + 13 * C) + (config.n_positions + 2) * C)
+    if config := config_for(spec):                        # too large a one is not even made
+        check_size(12 * config.n_layer * config.n_embd ** 2)
     fpt = FPT.for_task(task, spec, freeze, seed, dropout, adapt)
     return steps(fpt, task, seed=seed, trunk=spec.text, **options)
 
