@@ -184,35 +184,6 @@ def test_a_run_of_changed_data_is_refused(here, refused, line):
     assert "made with other data" in refused(line)
 
 
-# ------------------------------------------------------------------------ tracebacks
-
-
-@pytest.mark.parametrize("column, value", [
-    (5, ""), (5, "inf"), (5, "nan"), (5, "1e305"), (3, ""), (3, "-1e308"), (4, "inf"), (1, "-inf"),
-    (2, "1e305")])
-def test_a_history_with_numbers_that_no_run_has_is_refused(here, refused, column, value):
-    head, *rows = Path("r0/metrics.csv").read_text().split()
-    cells = rows[-1].split(",")
-    cells[column] = value
-    Path("r0/metrics.csv").write_text("\n".join([head, *rows[:-1], ",".join(cells), ""]))
-    assert f"some rows have no {head.split(',')[column]}" in refused("report r0")
-
-
-@pytest.mark.parametrize("rows, message", [
-    ("4,1,1,1,99,1", "test_accuracy outside 0 to 1"), ("4,1,-1,1,0.5,1", "train_accuracy outside"),
-    ("4,1,1,1,0.5,1 2,1,1,1,0.5,2", "steps do not rise"),
-    ("4,1,1,1,0.5,1 4,1,1,1,0.5,2", "steps do not rise")])
-def test_a_history_that_no_run_writes_is_refused(here, refused, rows, message):
-    head = Path("r0/metrics.csv").read_text().split()[0]
-    Path("r0/metrics.csv").write_text("\n".join([head, *rows.split(), ""]))
-    assert message in refused("report r0")
-
-
-def test_the_history_of_another_run_is_refused(here, refused):
-    shutil.copy("r1/metrics.csv", "r0/metrics.csv")
-    assert "metrics.csv is not the history that checkpoint.npz holds" in refused("report r0")
-
-
 def test_pretrained_weights_of_another_source_are_not_replaced(tmp_path, monkeypatch):
     monkeypatch.setattr(pretrain, "SHAPE", dict(n_layer=1, n_head=2, n_embd=8, n_positions=40,
                                                 vocab_size=8))

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 import minifpt
 from minifpt import cli, tasks
 from minifpt.experiments import compare, tables
-from minifpt.experiments.runs import at_start, read_history, read_run
+from minifpt.experiments.runs import at_start, read_run
 from minifpt.files.runs import COLUMNS
 from minifpt.reports import attention, html, report
 
@@ -85,7 +85,7 @@ def test_read_run_gives_the_trained_model(made, name):
     assert run.settings == json.loads((folder / name / "config.json").read_text())
     assert (task.name, task.tokens) == (run.settings["task"], task.batch(
         np.random.default_rng(0), 1, "test")[0].shape[1])
-    assert read_history(folder / name) == history
+    assert run.history == history
 
 
 def test_a_run_that_chose_a_rate_is_tested_on_validation_draws(tmp_path):
@@ -331,7 +331,7 @@ def test_the_page_s_numbers(made, page):
 def test_tests_are_the_last_row_s(made, name):
     task, run = read_run(made[0] / name)
     tested = report.test(task, run, progress=False)
-    last = read_history(made[0] / name)[-1]
+    last = run.history[-1]
     assert (tested.loss, tested.accuracy) == (last["test_loss"], last["test_accuracy"])
 
 
@@ -382,12 +382,9 @@ def test_what_a_user_named_is_escaped(copy):
 def test_a_stopped_run_says_where_it_stands(copy):
     folder = copy()
     change(folder, steps=40)
-    rows = (folder / "metrics.csv").read_text()
-    (folder / "metrics.csv").write_text(rows + "25,0.5,0.5,0.5,0.5,1.0\n")
     task, run = read_run(folder)
     tested = report.Tested(np.zeros(3), None, None, 0.5, 0.5)
-    text = report.result_section(folder, task, run, read_history(folder), tested)
-    assert "metrics.csv stands at step 25" in text and "the checkpoint, step 20" in text
+    text = report.result_section(folder, task, run, tested)
     assert "after 20 of 40 steps, where the run stopped" in text
 
 

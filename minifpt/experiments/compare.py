@@ -5,10 +5,12 @@ its checkpoint.  Each trunk may choose its learning rate, on examples that no te
 """
 
 import inspect
+import json
 import re
 import zlib
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 
@@ -16,7 +18,7 @@ import numpy as np
 
 from .. import tasks
 from ..checks import whole
-from ..files import nearest_folder, outputs, plots, read_json, save_text
+from ..files import nearest_folder, outputs, plots, read_json, save_text, to_json
 from ..files.runs import COLUMNS, DIVERGED, History, crc
 from ..fpt import FPT
 from ..freeze import FreezeMask
@@ -57,6 +59,12 @@ def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=Non
     return fpt, train(fpt, task, seed=seed, out=out, config=config, **options)
 
 
+@lru_cache(maxsize=1)                                     # one at a time: it may hold much data
+def task_of_grid(name, options):
+    """Return a task by its name and its options as JSON, the same for one run after the other."""
+    return tasks.get(name, **json.loads(options))
+
+
 @dataclass(frozen=True)
 class Job:
     """One run of a grid, as text and numbers that another process understands."""
@@ -69,11 +77,9 @@ class Job:
     settings: dict
     validation: bool = False
 
-    def __call__(self, progress=False, stop=None, known_tasks=None):
+    def __call__(self, progress=False, stop=None):
         """Do the run and return its :class:`minifpt.History`; read it where it has been done.
-
-        stop         as for :func:`minifpt.train`.
-        known_tasks  a dictionary that keeps the task for the next run of the same grid.
+        ``stop`` is as for :func:`minifpt.train`.
 
         A run that diverged is not repeated: its folder has a file ``diverged.txt``.  A validation
         run that diverged counts as the worst of all; another one raises ``Diverged``.
@@ -89,7 +95,10 @@ class Job:
             # NumPy's warnings add nothing to the error of a run that diverges.  Another process
             # may not know the class of an error that the user's code raises.
             with np.errstate(all="ignore"), users_code():
-                task = self.make_task({} if known_tasks is None else known_tasks)
+                # A task of the user's own may change as it is used, so each run gets a new one.
+                task = (tasks.get(self.task, **self.task_options)
+                        if USERS_OWN.fullmatch(self.task) else
+                        task_of_grid(self.task, to_json(self.task_options)))
                 return run(Validation(task) if self.validation else task, self.model, self.out,
                            seed=self.seed, resume=resume, stop=stop, progress=progress,
                            source=self.task, **self.settings)[1]
@@ -102,18 +111,6 @@ class Job:
             match = re.match(r"step (\d+)", text)
             step = int(match[1]) if match else 0
             return History([dict.fromkeys(COLUMNS, np.nan) | {"step": step}])
-
-    def make_task(self, known_tasks):
-        """Return the task, from ``known_tasks`` if it is there.
-
-        A task of the user's own may change as it is used, so each run gets a new one."""
-        if USERS_OWN.fullmatch(self.task):
-            return tasks.get(self.task, **self.task_options)
-        key = self.task, repr(self.task_options)
-        if key not in known_tasks:
-            known_tasks.clear()                           # one at a time: a task may hold much data
-            known_tasks[key] = tasks.get(self.task, **self.task_options)
-        return known_tasks[key]
 
     def is_finished(self):
         """Return whether the run has ended, by a quick look at its folder."""
@@ -316,6 +313,7 @@ def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=C
         tries = []
     if ready is not None:
         ready()
+    task_of_grid.cache_clear()                            # its data may have changed
     if executor is not None:                              # its processes may work elsewhere
         out = out.absolute()
     total = len(tries) * len(validation_seeds) + len(cells) * len(seeds)

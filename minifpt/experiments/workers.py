@@ -52,9 +52,9 @@ def perform(jobs, folder, bar, executor=None):
 
 def in_this_process(jobs, finished, bar):
     """Do the jobs one after the other."""
-    known_tasks, histories, stop = {}, [], threading.Event()
+    histories, stop = [], threading.Event()
     for job, is_finished in zip(jobs, finished, strict=True):
-        histories.append(job(progress=not bar.disable, stop=stop, known_tasks=known_tasks))
+        histories.append(job(progress=not bar.disable, stop=stop))
         if stop.is_set():                                 # Ctrl-C came in the run's last step
             raise KeyboardInterrupt
         bar.update(0 if is_finished else 1)
@@ -64,8 +64,8 @@ def in_this_process(jobs, finished, bar):
 def on_executor(executor, jobs, finished, folder, bar):
     """Do the jobs on an executor; finished runs are read here."""
     stop = folder.absolute() / f".stop-{uuid.uuid4().hex}"
-    known_tasks, futures = {}, {}
-    histories = [job(known_tasks=known_tasks) if is_finished else None
+    futures = {}
+    histories = [job() if is_finished else None
                  for job, is_finished in zip(jobs, finished, strict=True)]
     with without_empty(*(job.out for job in jobs)):       # a run removes only what it has made
         try:
