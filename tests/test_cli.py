@@ -147,7 +147,7 @@ PRINTS = [                                                # (line, parts in this
         "250 steps", "2 tests", "256 examples every 100 steps", "last test", ", 256 examples",
         "in all", "MB at most", "the whole trunk"], []),
     ("plan mine.py:Noisy --n 3 --model mine.py:trunk --batch-size 2", [
-        "noisy with mine.py:trunk: 8 channels, 2 x 6 tokens"], []),
+        "noisy with mine.py:trunk: 1 blocks, 8 channels, 2 x 6 tokens"], []),
     ("info", [minifpt.__version__, np.__version__, "kernels", "limited by", "MINIFPT_DATA is not",
               "cache/minifpt/data"], []),
     ("pretrain bits -o v.2 --shape 1x1x8 --steps 1 --batch-size 1", ["v.2.npz: "], [
@@ -269,7 +269,7 @@ REFUSED = [
     ("train typos --files ''", "text: a path is empty"),
     (COMPARE + "--rates 1 2 --lr 3", "expected --lr or --rates, not both"),
     ("pretrain bits --data nowhere", "data is for images and vision"),
-    ("reproduce table3 --plan --seeds -2", "seeds must be"),
+    ("reproduce table3 --seeds -2", "seeds must be"),
     ("summary bit-xor --model random:", "no weights 'random:'"),
     ("generate a --model random:1x1x8", "no weights 'random:1x1x8' (it is drawn, not read)"),
     ("convert minigpt-tiny", "convert: minigpt-tiny needs --out, the folder to write"),

@@ -96,26 +96,19 @@ def compare(args):
 @takes(
     option("name", nargs="?", metavar="NAME",
            help=f"{', '.join(reproducing.TABLES)} (default: list them)"),
-    option("--scale", choices=["mini", "paper"], default="mini",
-           help="shipped weights, or the paper's settings (default: mini)"),
     option("--tasks", nargs="+", metavar="TASK", dest="only",
            help="train only these tasks (default: the table's)"),
     option("--seeds", type=whole, default=5, help="number of seeds (default: 5)"),
     option("--rates", type=float, nargs="+", metavar="LR",
            help="learning rates of the sweep (default: the table's)"),
     shared.WHERE,
-    option("--plan", action="store_true", help="predict the time, do not train"),
     out_option("folder of all tables and runs", "runs/reproduce", type=folder,
                default=Path("runs/reproduce")))
 def reproduce(args):
     if args.name is None:
         print_rows({name: table.shows for name, table in reproducing.TABLES.items()})
-    elif args.plan:
-        say(reproducing.cost(reproducing.table_of(args.name, args.scale, args.only, args.rates),
-                             args.seeds))
     else:
-        say(reproducing.reproduce(args.name, args.out, scale=args.scale, only=args.only,
-                                  seeds=args.seeds, rates=args.rates, jobs=args.jobs,
+        say(reproducing.reproduce(args.name, args.out, only=args.only, seeds=args.seeds,
+                                  rates=args.rates, jobs=args.jobs,
                                   executor=executor_of(args.dask)))
-        stem = reproducing.stem(args.name, args.scale)
-        print(f"{args.out}: {stem}.md {stem}.csv {stem}.png")
+        print(f"{args.out}: {args.name}.md {args.name}.csv {args.name}.png")

@@ -275,7 +275,7 @@ def cells_of(columns, arms):
 
 
 def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=CHOICES,
-         task_options=None, options=None, jobs=1, executor=None, progress=True, ready=None):
+         task_options=None, options=None, jobs=1, executor=None, progress=True):
     """Run every task with every model and seed and return a ``tables.Grid``.
 
     task_names    names of tasks, or :class:`Column` objects.
@@ -290,7 +290,6 @@ def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=C
     executor      any ``concurrent.futures.Executor`` instead of them, such as
                   ``distributed.Client(address).get_executor()``.  Its machines have minifpt and see
                   ``out``, weights and data under the same paths.
-    ready         called when everything has been checked, before the first run.
 
     A run's folder is ``OUT/TASK/MODEL/SEED``, with learning rates ``OUT/TASK/MODEL/RATE/SEED``;
     the validation runs are in ``OUT/choice``.  Raises ``Diverged`` when a run of the results
@@ -311,8 +310,6 @@ def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=C
         cells = [replace(cell, rate=rate, label=f"{cell.label}, lr {rate:g}")
                  for cell, rate in tries]
         tries = []
-    if ready is not None:
-        ready()
     task_of_grid.cache_clear()                            # its data may have changed
     if executor is not None:                              # its processes may work elsewhere
         out = out.absolute()
