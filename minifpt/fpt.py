@@ -17,7 +17,7 @@ from . import checks
 from . import fast as ops
 from .files import export
 from .freeze import GROUPS, FreezeMask, trained_parts
-from .layers import Layer, Linear, learns
+from .layers import Layer, Linear, learns, setting
 from .machine import single_threaded_blas
 from .trunks.base import Trunk, check_trunk
 
@@ -146,7 +146,7 @@ class FPT(Layer):
         """
         x = self._checked(x)
         input_learns, cache = self.input.learns(), {}
-        p = checks.dropout("FPT", getattr(self.trunk.config, "dropout", 0.0), train, rng)
+        p = checks.dropout("FPT", setting(self.trunk.config, "dropout"), train, rng)
         x, cache["input"] = self.input.forward(x)         # (B, T, C)
         x, cache["dropout"] = ops.dropout(x, p, rng)      # the paper's; the trunk has its own
         hidden, cache["trunk"] = self._through_trunk(x, train, rng, input_learns)

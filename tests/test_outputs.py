@@ -82,7 +82,7 @@ def contents():
     ("report r0 --html r0/config.json", "r0/config.json"),
     ("report r0 --html mine.py", "mine.py"),
     ("report r0", "r0/report.html"),
-    ("steps r0 --html mine.py", "mine.py"),
+    ("steps bit-xor --html mine.py", "mine.py"),
     (f"steps bit-xor {TINY.replace('--steps 4', '')}", "bit-xor-step.html"),
     (f"compare bit-xor --models random:1x2x16 --out c {TINY[TINY.index('--steps'):]}",
      "c/table.md"),
@@ -129,7 +129,8 @@ def test_a_device_is_not_an_output(refused, here):
 
 @pytest.mark.parametrize("place", ["own.py/x{}", "r0/" + 300 * "x" + "{}", "/proc/x{}", "folder{}"])
 @pytest.mark.parametrize("line, ending", [
-    ("report r0 --html", ".html"), ("attention r0 --out", ".png"), ("steps r0 --html", ".html"),
+    ("report r0 --html", ".html"), ("attention r0 --out", ".png"),
+    ("steps bit-xor --html", ".html"),
     ("reproduce table3 --out", "/"),
     ("compare bit-xor --out", "/")])
 def test_a_place_that_cannot_be_written_is_refused_first(here, refused, monkeypatch, line, ending,
@@ -138,7 +139,7 @@ def test_a_place_that_cannot_be_written_is_refused_first(here, refused, monkeypa
         Path(f"folder{ending_}").mkdir()
     if ending == "/":
         Path("folder").write_text("")
-    for module, name in ((report, "read_run"), (steps, "of_run"), (compare, "perform")):
+    for module, name in ((report, "read_run"), (steps, "of_task"), (compare, "perform")):
         monkeypatch.setattr(module, name, lambda *args, **options: pytest.fail("computes"))
     monkeypatch.setattr("minifpt.experiments.runs.read_run", None)
     refused(f"{line} {place.format(ending)}")
@@ -147,7 +148,7 @@ def test_a_place_that_cannot_be_written_is_refused_first(here, refused, monkeypa
 # --------------------------------------------------------- runs that have changed
 
 
-COMMANDS = "report own", "steps own", "attention own"
+COMMANDS = "report own", "attention own"
 
 
 @pytest.mark.parametrize("line", COMMANDS)
@@ -174,7 +175,7 @@ def test_a_comment_changes_no_code(here):
     read_run("own")
 
 
-@pytest.mark.parametrize("line", ["report text", "steps text", "attention text"])
+@pytest.mark.parametrize("line", ["report text", "attention text"])
 def test_a_run_of_changed_data_is_refused(here, refused, line):
     Path("novel.txt").write_text("One fine day. " * 500)
     train("text", "text --files novel.txt --tokens 8 --model random:1x2x16 --steps 1 "

@@ -166,8 +166,6 @@ def run_options(*names, default="the task's", **defaults):
 
 NAMES = ", ".join(tasks.names())
 TASKS = option("tasks", nargs="*", metavar="TASK", help=f"{NAMES}, or FILE.py:CLASS, your own task")
-TASKS_OR_RUNS = option("tasks", nargs="*", metavar="TASK|RUN", help=(
-    f"{NAMES}, or FILE.py:CLASS, your own task; or the folder of a finished run"))
 # The help of each option of a task.
 TASK_OPTIONS = {
     "n": "bits in a string", "strings": "strings to remember",
@@ -198,7 +196,7 @@ def add_options(sub, run, argv):
             if is_rare and not is_all:
                 settings = settings | {"help": argparse.SUPPRESS}
             target.add_argument(*flags, **settings)
-    if run.options and run.options[0] in (TASKS, TASKS_OR_RUNS):
+    if run.options and run.options[0] is TASKS:
         add_task_options(sub, argv)
     sub.add_argument("--help-all", action="help", help=(
         "show all options and every kind of MODEL" if is_long else argparse.SUPPRESS))

@@ -4,7 +4,6 @@ import re
 import sys
 import webbrowser
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +76,7 @@ def summary(args):
 
 
 @takes(
-    shared.TASKS_OR_RUNS, shared.MODEL, shared.FREEZE, shared.ADAPT,
+    shared.TASKS, shared.MODEL, shared.FREEZE, shared.ADAPT,
     *run_options("batch_size", "lr", "dropout"), shared.SEED,
     page_option("TASK-step.html"),
     option("--differences", type=int, default=60, metavar="N",
@@ -85,26 +84,13 @@ def summary(args):
     shared.OPEN,
     epilog=shared.TRUNKS)
 def steps(args):
-    if args.tasks[1:]:
-        raise ValueError(f"steps: expected one TASK or RUN, got {' '.join(args.tasks)}")
-    folder = next((Path(name) for name in args.tasks if run_folders.names_folder(name)), None)
-    if folder is not None:
-        others = given_options(args, "batch_size", "lr", "dropout") | shared.task_options_of(args)
-        if others or (args.model, args.freeze, args.adapt, args.seed) != (
-                shared.MODEL_NAME, "fpt", None, 0):
-            raise ValueError(f"{folder} is a run: it has its own task, model and settings")
-        task, run = run_folders.read_run(folder)
-        make = partial(stepping.of_run, run, task, trunk=run.settings["built"]["model"],
-                       differences=args.differences)
-    else:
-        task = make_task(args)
-        make = partial(stepping.of_task, task, args.model, freeze=args.freeze, adapt=args.adapt,
-                       seed=args.seed, differences=args.differences,
-                       **given_options(args, "batch_size", "lr", "dropout"))
+    task = make_task(args)
     name = re.sub(r"[^\w.,-]", "-", task.name).lstrip(".")    # as a file's name
     out = args.out or Path(f"{name}-step.html")
     outputs.check(out, stepping.KIND)
-    page = make()
+    page = stepping.of_task(task, args.model, freeze=args.freeze, adapt=args.adapt, seed=args.seed,
+                            differences=args.differences,
+                            **given_options(args, "batch_size", "lr", "dropout"))
     with showing(args, out):
         page.save(out)
     before, after = page.data["losses"]

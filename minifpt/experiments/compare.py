@@ -22,6 +22,7 @@ from ..files import nearest_folder, outputs, plots, read_json, save_text, to_jso
 from ..files.runs import COLUMNS, DIVERGED, History, crc
 from ..fpt import FPT
 from ..freeze import FreezeMask
+from ..layers import setting
 from ..progress import progress_bar
 from ..tasks import member, task_class
 from ..training import Diverged, first_look, train
@@ -54,7 +55,7 @@ def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=Non
              "code": code_crc(source, spec.text), "functions": None}
     config = config | {
         "source": source, "model": spec.text, "freeze": str(FreezeMask.parse(freeze)),
-        "dropout": getattr(fpt.trunk.config, "dropout", 0.0), "adapt": adapt, "start": start,
+        "dropout": setting(fpt.trunk.config, "dropout"), "adapt": adapt, "start": start,
         "fingerprint": parts | config.get("fingerprint", {})}
     return fpt, train(fpt, task, seed=seed, out=out, config=config, **options)
 

@@ -30,11 +30,6 @@ SETTINGS = {"task": str, "options": dict, "steps": int, "batch_size": int, "lr":
             "warmup": int, "weight_decay": float, "built": dict, "fingerprint": dict}
 
 
-def names_folder(word):
-    """Return whether a word of the command line is the path of a folder rather than a task."""
-    return Path(word).is_dir() or (Path(word).name != word and ".py:" not in word)
-
-
 def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
     """Return the model of a run of ``minifpt train``, ``compare`` or ``minifpt.train``, as its last
     checkpoint has it.
