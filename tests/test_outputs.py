@@ -87,8 +87,6 @@ def contents():
     (f"compare bit-xor --models random:1x2x16 --out c {TINY[TINY.index('--steps'):]}",
      "c/table.md"),
     ("reproduce table3 --out c", "c/table3.csv"),
-    ("pretrain bits --steps 1 --out w", "w.csv"),
-    ("pretrain bits --steps 1 --out w --resume", "w.csv"),
     ("new mine.py", "mine.py"), ("playground --out mine.html", "mine.html")])
 def test_a_file_of_the_user_s_is_not_replaced(here, refused, monkeypatch, line, file):
     monkeypatch.setattr(compare, "perform", None)         # refused before anything is computed

@@ -135,29 +135,23 @@ def attention(args):
 
 @takes(shared.SEED)
 def gradcheck(args):
-    rng = np.random.default_rng(args.seed)
-
-    def check(model, *inputs):
-        """Return the report on a model whose scales are not 1 and biases not 0."""
-        for p in model.parameters():
-            p.data += 0.3 * rng.standard_normal(p.data.shape)
-        return gradients.gradcheck(model, *inputs)
-
-    reports = {op: examples.check(op, args.seed) for op in tracing.OPERATIONS}
-    x = rng.standard_normal((2, 5, 8))
+    rng, seed, dtype = np.random.default_rng(args.seed), args.seed, np.float64
+    x, models = rng.standard_normal((2, 5, 8)), {}
     for activation, causal in (("gelu_new", True), ("gelu", False), ("relu", False)):
         config = GPT2Config(2, 2, 8, 6, 7, 0.2, activation_function=activation, causal=causal)
-        name = f"GPT2, {activation}{', causal' if causal else ''}"
-        reports[name] = check(GPT2(config, args.seed, np.float64), x)
+        models[f"GPT2, {activation}{', causal' if causal else ''}"] = GPT2(config, seed, dtype), x
     config = GPT2Config(2, 2, 8, 6, 7, dropout=0.2)
-    reports["LanguageModel"] = check(LanguageModel(config, args.seed, np.float64),
-                                     rng.integers(0, 7, (2, 5)))
-    lstm = LSTM(LSTMConfig(2, 4, 6, 0.2, True, True), args.seed, np.float64)
-    reports["LSTM"] = check(lstm, x[..., :4])
+    models["LanguageModel"] = LanguageModel(config, seed, dtype), rng.integers(0, 7, (2, 5))
+    models["LSTM"] = LSTM(LSTMConfig(2, 4, 6, 0.2, True, True), seed, dtype), x[..., :4]
     for preset in ("full", "fpt", "output_only"):
-        model = FPT(GPT2(config, args.seed, np.float64), 3, 4, 2, seed=args.seed)
+        model = FPT(GPT2(config, seed, dtype), 3, 4, 2, seed=seed)
         model.freeze(preset)
-        reports[f"FPT, {preset}"] = check(model, x[..., :3])
+        models[f"FPT, {preset}"] = model, x[..., :3]
+    reports = {op: examples.check(op, seed) for op in tracing.OPERATIONS}
+    for name, (model, inputs) in models.items():
+        for p in model.parameters():                      # no scale is 1, and no bias 0
+            p.data += 0.3 * rng.standard_normal(p.data.shape)
+        reports[name] = gradients.gradcheck(model, inputs)
     print(f"{'':24}{'largest relative error':>24}  worst at")
     for name, report in reports.items():
         print(f"{name:24}{report.max_relative_error:24.1e}  {report.worst[0]}"

@@ -116,7 +116,7 @@ def config_for(name, dropout=0.1):
     shape = shape_of(spec.name) | {"dropout": dropout}
     if spec.spread != "gpt2":                             # whose numbers are the config's own
         spread = PAPER_SPREAD if spec.spread is None else spec.spread
-        shape |= {"initializer_range": spread / shape["n_embd"] ** 0.5,
+        shape |= {"initializer_range": spread / max(1, shape["n_embd"]) ** 0.5,
                   "scaled_residual_init": spec.spread is not None}
     return config_class(shape.get("model_type"))(**shape)
 
