@@ -247,24 +247,6 @@ class FPT(Layer):
         export.save_folder(self.trunk, folder, dtype, provenance,
                            {"layers.safetensors": layers.getvalue()})
 
-    def counts(self, tokens=None):
-        """Return ``{group: (parameters, trained)}``.
-
-        With ``tokens``, only the positions of an input of that length count: no gradient ever
-        reaches the others.
-        """
-        count = {}
-        if tokens is not None:
-            tokens = checks.whole("counts", "tokens", tokens)
-        for name, p in self.named_parameters():
-            group, size, learns = p.group, p.data.size, p.trained_size()
-            if tokens is not None and name.endswith("wpe.weight"):
-                size = min(tokens, len(p.data)) * p.data.shape[1]
-                learns = min(learns, size)
-            total, trained = count.get(group, (0, 0))
-            count[group] = total + size, trained + learns
-        return {group: count[group] for group in GROUPS if group in count}
-
     def summary(self, tokens: int | None = None) -> str:
         """Return a table as text: for each group its parameters and how many are trained, with the
         names of these where they are a part, then the trained share; ``tokens`` as for

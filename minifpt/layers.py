@@ -19,7 +19,7 @@ import numpy as np
 
 from . import checks
 from . import fast as ops
-from .freeze import FreezeMask
+from .freeze import GROUPS, FreezeMask
 
 
 class Parameter:
@@ -158,6 +158,24 @@ class Layer:
             yield self
         finally:                                          # generators may end in any order
             _FROZEN.set(_FROZEN.get() - newly)
+
+    def counts(self, tokens=None):
+        """Return ``{group: (parameters, trained)}``.
+
+        With ``tokens``, only the positions of an input of that length count: no gradient ever
+        reaches the others.
+        """
+        count = {}
+        if tokens is not None:
+            tokens = checks.whole("counts", "tokens", tokens)
+        for name, p in self.named_parameters():
+            group, size, trained = p.group, p.data.size, p.trained_size()
+            if tokens is not None and name.endswith("wpe.weight"):
+                size = min(tokens, len(p.data)) * p.data.shape[1]
+                trained = min(trained, size)
+            n, n_trained = count.get(group, (0, 0))
+            count[group] = n + size, n_trained + trained
+        return {group: count[group] for group in GROUPS if group in count}
 
     def check_exports(self):
         """Raise ``ValueError`` if the model has layers, such as adapters, that Transformers

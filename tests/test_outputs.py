@@ -76,9 +76,8 @@ def contents():
 
 
 @pytest.mark.parametrize("line, file", [
-    ("attention r0 --out r0/metrics.png", "r0/metrics.csv"),
     ("attention r0 --out r0/curves.png", "r0/curves.png"),
-    ("attention r0 --out mine.png", "mine.csv"),
+    ("attention r0 --out mine.png", "mine.png"),
     ("report r0 --html r0/config.json", "r0/config.json"),
     ("report r0 --html mine.py", "mine.py"),
     ("report r0", "r0/report.html"),

@@ -112,8 +112,7 @@ def report(args):
     option("runs", nargs="+", type=path, metavar="RUN", help="folders of runs"),
     option("--examples", type=whole, default=64, metavar="N",
            help="test examples to average over (default: 64)"),
-    out_option("a .png, with a .csv beside it", "attention.png in the first run's folder",
-               type=path))
+    out_option("a .png file", "attention.png in the first run's folder", type=path))
 def attention(args):
     out = args.out or args.runs[0] / "attention.png"
     attention_maps.check_place(out)                       # before any run is read
@@ -130,7 +129,7 @@ def attention(args):
     if "moved" in table:
         say("moved: share of attention that training moved, mean of all maps; most: the map with "
             "the largest")
-    print(f"{out} {out.with_suffix('.csv')}")
+    print(out)
 
 
 @takes(shared.SEED)

@@ -15,7 +15,6 @@ from ..tracing import trace
 from ..trunks import TrunkSpec
 
 ROWS = 256                                                # tokens that are traced at a time
-COLUMNS = ["trunk", "state", "layer", "head", "needed", "even", "moved"]
 KIND = "attention maps"                                   # of the picture
 
 
@@ -113,15 +112,6 @@ def subjects(runs, examples=64):
         subject if labels.count(subject.label) == 1 else subject._replace(
             label=f"{subject.label}, {folder}")
         for subject, (folder, *_) in zip(shown, runs, strict=True)]
-
-
-def rows(shown):
-    """Return a row for each map, {column: value}; a number that does not exist is ``None``."""
-    return [{"trunk": subject.label, "state": state, "layer": layer, "head": head,
-             "needed": None if m.needed is None else float(m.needed[layer, head]), "even": m.even,
-             "moved": None if moved is None else float(moved[layer, head])}
-            for subject in shown for state, m, moved in subject.states()
-            for layer, head in np.ndindex(m.mean.shape[:2])]
 
 
 def summary(shown):
@@ -240,18 +230,16 @@ def draw_all(ax, m, title):
 
 
 def check_place(out):
-    """Raise ``ValueError`` where the picture, or the CSV beside it, cannot be written."""
+    """Raise ``ValueError`` where the picture cannot be written."""
     if out.suffix.lower() != ".png":
         raise ValueError(f"attention: the picture would be {out}, expected a name that ends in "
                          ".png")
     outputs.check(out, KIND)
-    outputs.check(out.with_suffix(".csv"), COLUMNS)
 
 
 def attention(runs, out, examples=64):
-    """Write the picture, and beside it a CSV with a row for each map; return a Markdown table.
-    The arguments are those of :func:`subjects`."""
+    """Write the picture and return a Markdown table; ``runs`` and ``examples`` are those of
+    :func:`subjects`.  Each number of a map is in ``minifpt.trace(model).attention``."""
     task, x, shown = subjects(runs, examples)
     plots.save(picture(task, x, shown), out, KIND)
-    outputs.write_csv(out.with_suffix(".csv"), COLUMNS, rows(shown))
     return markdown(summary(shown))

@@ -146,7 +146,7 @@ def of_run(run, task, *, trunk="", differences=60, progress=True):
         "trunk": re.sub(r".*[/\\]", "", trunk),          # without a folder of the user's
         "number": run.step + 1, "loss": loss, "fast": fast, "accuracy": accuracy,
         **tokens_of(task, x[:TIGHTER[0][0]]), "tokens": int(T), "batch": len(x),
-        "lr": run.optimizer.lr, "counts": counts(model, T), "losses": [loss_before, loss_after]}
+        "lr": run.optimizer.lr, "counts": model.counts(T), "losses": [loss_before, loss_after]}
     for examples, tokens, channels in TIGHTER:
         store = Store(CUT | dict.fromkeys(TOKENS, tokens) | dict.fromkeys(CHANNELS, channels)
                       | {"example": examples}, T, ROOM if tokens != SURE else math.inf)
@@ -205,17 +205,6 @@ def about(task):
     """Return the first paragraph of a task's docstring as plain text, "" without a docstring."""
     text = (inspect.getdoc(type(task)) or "").split("\n\n")[0]
     return " ".join(re.sub(r":\w+:|`", "", text).split())
-
-
-def counts(model, tokens):
-    """Return {group: [parameters, trained]}; only the positions that are used count."""
-    if hasattr(model, "counts"):
-        return {group: list(n) for group, n in model.counts(tokens).items()}
-    groups = {}
-    for _, p in model.named_parameters():
-        total, trained = groups.get(p.group, (0, 0))
-        groups[p.group] = [total + p.data.size, trained + p.data.size * p.trainable]
-    return groups
 
 
 def adam(run, store, before, after, norm):
