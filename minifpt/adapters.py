@@ -132,10 +132,11 @@ def parse(text):
         if not equals or key not in options:
             known = ", ".join(f"{name}=..." for name in options) or "no options"
             raise ValueError(f"adapt: '{item}' in {text}, expected {known}")
-        with suppress(ValueError):                        # the check refuses what is no number
-            value = {"rank": int, "alpha": float, "on": str}[key](value)
         if key != "on":
-            value = (checks.number if key == "alpha" else checks.whole)("adapt", key, value)
+            is_whole = isinstance(OPTIONS[kind][key], int)
+            with suppress(ValueError):                    # the check refuses what is no number
+                value = (int if is_whole else float)(value)
+            value = (checks.whole if is_whole else checks.number)("adapt", key, value)
         options[key] = value
     return kind, options
 
