@@ -12,7 +12,7 @@ import sys
 import threading
 import uuid
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed, wait
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -20,11 +20,11 @@ from tqdm import tqdm
 
 from ..files.runs import without_empty
 from ..machine import one_core
+from ..tracing import swapped
 from ..training import signals_handled
 
 # For child processes: one BLAS thread each, and no import from the working folder.
-ENVIRONMENT = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
-                             "PYTHONSAFEPATH"), "1")
+ENVIRONMENT = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONSAFEPATH"
 
 
 def perform(jobs, folder, bar, executor=None):
@@ -138,18 +138,12 @@ class ProcessPool(ProcessPoolExecutor):
 
     def submit(self, *args):
         """Return the future of a call.  Here new processes start, with these settings."""
-        before = {name: os.environ.get(name) for name in ENVIRONMENT}
-        main = sys.modules["__main__"]
-        try:
-            os.environ.update(ENVIRONMENT)
-            sys.modules["__main__"] = ModuleType("__main__")          # a script would run again
+        with ExitStack() as undo:
+            for name in ENVIRONMENT:
+                undo.enter_context(swapped(os.environ, name, "1"))
+            script = ModuleType("__main__")               # the user's would run again
+            undo.enter_context(swapped(sys.modules, "__main__", script))
             return super().submit(*args)
-        finally:
-            sys.modules["__main__"] = main
-            for name, value in before.items():
-                os.environ.pop(name)
-                if value is not None:
-                    os.environ[name] = value
 
 
 def start_child():
