@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 import minifpt
 from minifpt import cli, fast, machine
 from minifpt import functional as F
-from minifpt.experiments import runs as run_folders
 from minifpt.experiments.compare import Arm
 from minifpt.files import runs
 from minifpt.trunks.names import TrunkSpec
@@ -201,17 +200,6 @@ def test_a_model_s_folder_can_be_made_on_windows(text, full):
     assert not {*spec.folder} & {*'<>:"/\\|?*'}
     name = Arm("random:1x4x256@0.5", "attn,h.*.ln_1.*" if full else "fpt").folder
     assert not {*name} & {*'<>:"/\\|?*'} and PureWindowsPath(name).name == name
-
-
-def test_run_folders_may_have_windows_paths(monkeypatch):
-    class WindowsPath(PureWindowsPath):
-        def is_dir(self):
-            return False
-    monkeypatch.setattr(run_folders, "Path", WindowsPath)
-    for word in r"runs\bit-xor", r"C:\runs\digits", "runs/listops":
-        assert run_folders.names_folder(word)
-    for word in "bit-xor", r"C:\my\walk.py:Walk", "walk.py:Walk":
-        assert not run_folders.names_folder(word)
 
 
 @pytest.mark.slow
