@@ -93,7 +93,7 @@ def test_every_picture_of_the_results_is_drawn_and_shown(monkeypatch):
     drawn = set()                                         # names: a drawing takes seconds
     for module, name, place in ((results, "dots", 1), (results.tables, "picture", 1),
                                 (results.memory_map, "picture", 1), (results.why, "picture", 1),
-                                (results.tables, "sweep_picture", 1), (results, "surprise", 0)):
+                                (results, "sweep_picture", 1), (results, "surprise", 0)):
         monkeypatch.setattr(module, name, lambda *args, place=place, **_: drawn.add(args[place]))
     results.pictures()
     assert len(drawn) == 9 and all(path.stat().st_size > 10_000 for path in drawn)
