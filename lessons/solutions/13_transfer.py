@@ -22,6 +22,7 @@ def ranges_apart(n, m):
     "the order within an arm does not matter: divide by it": [
         f"2 / ways -> {k} / {orders}" for k in (1, 2) for orders in (
             "math.factorial(n + m)", "math.perm(n + m, n)", "math.perm(n + m, m)")],
+    "that is for five runs against five": ["2 / ways -> 2 / 252", "2 / ways -> 0.0079365"],
     "choose the places of one arm among all n + m": [
         f"2 / ways -> {k} / math.comb({places})" for k in (1, 2)
         for places in ("2 * n, n", "2 * m, m", "n * m, n", "m, n")],
@@ -34,8 +35,8 @@ def ranges_apart(n, m):
         "2 / ways -> 200 / ways", "2 / ways -> 100 / ways"],
 })
 def _(rng):
-    for n in rng.permutation([3, 4, 5]):
-        n, m = int(n), int(n + rng.integers(2, 4))
+    for n in rng.permutation([3, 4, 6]):
+        n, m = int(n), int(n + rng.choice([3, 6]))
         yield Case((n, m), mistakes={
             "a probability is at most 1: divide by the number of ways": lambda out: out > 15,
             "the formula is exact: do not round, and do not draw":
@@ -86,14 +87,16 @@ VAR = "n, m, va, vb = _ -> n, m, va, vb = len(a), len(b), a.var(), b.var()"
     "the root is missing in the error": "math.sqrt(_) -> _",
     "a variance over its number of runs; yours takes the standard deviation over it": [
         ERROR + "math.sqrt(va) / n + math.sqrt(vb) / m",
-        ERROR + "math.sqrt(va / n ** 2 + vb / m ** 2)"],
+        ERROR + "math.sqrt(va / n ** 2 + vb / m ** 2)",
+        ERROR + "math.sqrt(math.sqrt(va) / n + math.sqrt(vb) / m)"],
     "one degree of freedom less than the smaller number of runs": [
         f"min(n, m) - 1 -> {df}" for df in (
-            "n + m - 2", "min(n, m)", "max(n, m) - 1", "max(n, m)", "n + m",
+            "n + m - 2", "n + m - 1", "min(n, m)", "max(n, m) - 1", "max(n, m)", "n + m",
             "(va / n + vb / m) ** 2 / ((va / n) ** 2 / (n - 1) + (vb / m) ** 2 / (m - 1))")],
     "the difference is a minus b": "a.mean() - b.mean() -> b.mean() - a.mean()",
     "the lower end comes first: is your t negative?": [
-        "return _, _1 -> return _1, _", "(1 + confidence) / 2 -> (1 - confidence) / 2"],
+        "return _, _1 -> return _1, _", "(1 + confidence) / 2 -> (1 - confidence) / 2",
+        "(1 + confidence) / 2 -> 1 - confidence", "(1 + confidence) / 2 -> confidence / 2"],
     "an interval has two ends: the difference minus and plus t times the error": [
         "return _, _1 -> return difference, t * error", "return _, _1 -> return difference, error"],
     "that is the standard error alone, without t": "t = _ -> t = 1.0",
@@ -132,15 +135,17 @@ def seeds_needed(difference, spread):
     "that is for both arms together; return the seeds in each": "n = 2 * _ -> n = 4 * _",
     "with 1.96 alone a study finds the difference in half of the cases: add 0.84": [
         "2.8 -> 1.96", ("2.8 -> 1.96", "n = 2 * _ -> n = _")],
+    "the difference must be 1.96 + 0.84 of e": ["2.8 -> 0.84", "2.8 -> 1.96 - 0.84"],
     "the number grows with the square of spread / difference": [
-        "(_) ** 2 -> 2.8 ** 2 * spread / difference", "(_) ** 2 -> 2.8 * spread / difference"],
+        "(_) ** 2 -> 2.8 ** 2 * spread / difference", "(_) ** 2 -> 2.8 * spread / difference",
+        "(_) ** 2 -> 2.8 ** 2 * spread / difference ** 2", "n = _ -> n = np.sqrt(_)"],
     "2.8 is squared as well": "(_) ** 2 -> 2.8 * (spread / difference) ** 2",
     "spread and difference are exchanged: a small difference needs many runs":
         "spread / difference -> difference / spread",
 }, rtol=1e-9)
 def _(rng):
     for ratio in rng.permutation([0.2, 0.3, 0.4]):        # about the difference in spreads
-        spread = float(rng.uniform(2, 4))
+        spread = float(rng.uniform(7, 9))
         # A little above a whole number, with 2.8 as with the exact 2.8016.
         n = round(2 * (2.8 / (ratio * rng.uniform(0.95, 1.05))) ** 2) + rng.uniform(0.08, 0.2)
         yield 2.8 * spread * math.sqrt(2 / n), spread

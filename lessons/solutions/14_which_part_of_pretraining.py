@@ -14,7 +14,10 @@ def same_spread(std, channels, new_channels):
 @exercise(same_spread, {
     "the other way round: a sum over fewer channels needs larger weights":
         "channels / new_channels -> new_channels / channels",
-    "the spread of a sum grows with the root of the number of terms": "np.sqrt(_) -> (_)",
+    "the spread of a sum grows with the root of the number of terms": [
+        "np.sqrt(_) -> (_)", "np.sqrt(_) -> (_) ** 2"],
+    "the number of channels that std belongs to counts, too":
+        "channels / new_channels -> 1 / new_channels",
     "the other way round, and without the root": "np.sqrt(_) -> (new_channels / channels)",
     "with unchanged weights, fewer channels make the products smaller": "return _ -> return std",
     "that is the spread of the products; divide by the root of the new channels":
@@ -53,6 +56,8 @@ def random_head(rng):
     "the fraction is upside down": "return _ / _1 -> return _1 / _",
     "the numerator is the square of the sum, not the sum of the squares": [
         "s2.sum() ** 2 -> s2.sum()", "s2.sum() ** 2 -> (s2 ** 2).sum()"],
+    "the denominator is the sum of the fourth powers, not a power of a sum": [
+        "(s2 ** 2).sum() -> s.sum() ** 4", "(s2 ** 2).sum() -> s.sum() ** 2"],
     "what a head passes on goes through both matrices: take their product, first": [
         "w_v @ w_o -> w_v", "w_v @ w_o -> w_o", ("w_v @ w_o -> w_v", "s2 = s ** 2 -> s2 = s"),
         ("w_v @ w_o -> w_o", "s2 = s ** 2 -> s2 = s")],

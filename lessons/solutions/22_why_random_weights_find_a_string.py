@@ -74,13 +74,14 @@ def by_size(S, n, length):
         "vectors[:, -n:].T -> vectors[:, -n:].T * np.arange(1, n + 1)[:, None]",
         "_, vectors = np.linalg.eigh(S) -> values, vectors = np.linalg.eigh(S); "
         "vectors = vectors * values"],
-    "shape": ["vectors[:, -n:].T -> vectors[:, -n:]", "vectors[:, -n:].T -> vectors.T"],
+    "shape": ["vectors[:, -n:].T -> vectors[:, -n:]", "vectors[:, -n:].T -> vectors.T",
+              "vectors[:, -n:].T -> vectors[:, -5:].T", "vectors[:, -n:].T -> _"],
     "lie in none": "vectors[:, -n:].T -> np.eye(len(S))[:n]",
 })
 def _(rng):
-    C = 7
+    C = 8                                                 # five positive ones, more than n
     turn = np.linalg.qr(rng.standard_normal((C, C)))[0]
-    values = np.array([-9.0, -7.5, -2.0, 0.7, 2.5, 4.0, 5.5]) + rng.uniform(-0.4, 0.4, C)
+    values = np.array([-9.0, -7.5, -2.0, 0.7, 1.6, 2.5, 4.0, 5.5]) + rng.uniform(-0.4, 0.4, C)
     S, n, length = (turn * values) @ turn.T, int(rng.integers(3, 5)), float(rng.uniform(2, 5))
     _, vectors = np.linalg.eigh(S)
 
@@ -104,7 +105,7 @@ def _(rng):
         "those are the most negative directions": has(vectors[:, :n].T),
         "those eigenvalues are largest in size, and some of them are negative":
             has(by_size(S, n, length)),
-        "eigh returns the directions as columns; those are rows of its matrix":
+        "np.linalg.eigh returns the directions as columns; those are rows of its matrix":
             either(has(vectors[-n:]), has(vectors[:n])),
         "the directions are right, but the whole of W has another length than the given one":
             has(vectors[:, -n:].T),
