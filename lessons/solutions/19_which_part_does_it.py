@@ -32,7 +32,9 @@ SHARE = "return (score - worst) / (best - worst) -> return "
         "best - worst -> best",
     "that is a share of the clean score: the corrupted score must come out as 0":
         SHARE + "score / best",
-    "divide by the difference of the clean and the corrupted score": SHARE + "score - worst",
+    "divide by the difference of the clean and the corrupted score": [
+        SHARE + "score - worst", SHARE + "(score - worst) / score"],
+    "the fraction is upside down": SHARE + "(best - worst) / (score - worst)",
     "return a share, not a percentage": "return _ -> return 100 * _",
     "the score is a difference of logits, not of probabilities":
         "z[i] - z[j] -> (np.exp(z[i]) - np.exp(z[j])) / np.exp(z).sum()",

@@ -127,10 +127,12 @@ def time_to_grow(values):
 
 @exercise(time_to_grow, {
     "twice as long: the exponent is 2 l t": "np.exp(2 * values * t) -> np.exp(values * t)",
-    "the factor l in front is missing: the trace has l exp(2 l t)":
-        "values * np.exp(_) -> np.exp(_) / len(values)",
-    "three digits are asked: those times are too far apart":
-        "brentq(_, 0, 100) -> np.ceil(10 * brentq(_, 0, 100)) / 10",
+    "at the start this sum is below 1: each term is l exp(2 l t), where l has its sign": [
+        "values * np.exp(_) -> np.exp(_) / len(values)", "values * np.exp(_) -> np.exp(_)",
+        "values * np.exp(_) -> np.abs(values) * np.exp(_)"],
+    "half as long: the exponent is 2 l t": "np.exp(2 * values * t) -> np.exp(4 * values * t)",
+    "three digits are asked: those times are too far apart": [
+        f"brentq(_, 0, 100) -> np.ceil({n} * brentq(_, 0, 100)) / {n}" for n in (1, 10, 100)],
     "all eigenvalues count, the negative ones, too":
         "(values * np.exp(_)).sum() -> (values * np.exp(_))[values > 0].sum()",
     "all eigenvalues count, not the largest alone":
