@@ -278,7 +278,6 @@ ANY = {
     "predict": "it is between the slowest limit and the sum of the three",
     "steps_to_learn": "it is the step",
     "in_circles": "it tells the loop from all texts that are long, short, of few letters ...",
-    "seeds_needed": "it is what it takes, less one or up to a tenth and four more",
     "better_of_two": "its rule is right about a steady difference, a small one, one question, few",
     "fair_tests": "each arm has its own best rate by validation, and the same seeds",
     "best_table": "it finds the planted pairs among tables that are long, short or all alike",
@@ -294,15 +293,15 @@ EQUIVALENT = [
     ("restored_share", r"^np.mean|^z\[i\] - z\[j\] -> z\[j\] - z\[i\]$|^zip\(logits, right",
      "a factor of all three scores cancels"),
     ("induction_score", r"axis=0\) -> .*axis=-2\)$", AXIS),
-    ("strings_right never_seen c_attn_from_three best_rate probe_gradient mean_gradient "
+    ("strings_right never_seen c_attn_from_three best_rate mean_gradient "
      "bigram_bits", r"axis=1([,)]).* -> .*axis=-1\1", AXIS),
     ("mean_gradient", r"^1 -> -1$", AXIS),
     ("softmax_with_temperature log_softmax_backward rms_norm rms_norm_backward masked_gradient",
      r"axis=-1.* -> .*axis=1\b", AXIS),
     ("softmax_with_temperature log_softmax_backward rms_norm rms_norm_backward "
      "windowed_attention masked_gradient", r"^1 -> -1 ?(\[[23]\])?$", AXIS),
-    ("rms_norm_backward answer_to_no_question decay_backward row_gradient cbow_backward "
-     "probe_gradient",
+    ("rms_norm_backward answer_to_no_question decay_backward row_gradient "
+     "cbow_backward",
      r"axis=0\) -> .*axis=-2\)$", AXIS),
     ("bias_gradient copy_share say_the_mean swish_backward", r"^\(0, 1\) -> \(1, 0\)$", TEXT),
     ("gradient_is_right decay_backward", r"zeros_like\(x\) -> np.ones_like\(x\)$", BLANK),
@@ -343,7 +342,6 @@ EQUIVALENT = [
     ("neighbour_score", r"^(row|column)\[:, None\] - \1 -> \1 - \1\[:, None\]$", SIGN),
     ("lora_backward", r"^1 -> 2", REST),
     ("fewest_operations", r"^\((2 .*), (2 .*)\) -> \(\2, \1\)$", "a sum, in another order"),
-    ("trace_after", r"^W @ S @ W.T -> W.T @ \(W @ S\)$", "the trace of a product turned round"),
     ("time_to_grow", r"^100 -> |, 0, 100\) -> .*100, 0\)|^trace\(t\) - 1 -> 1 - trace|^0 -> -1",
      "another bracket of the same root"),
     ("time_to_grow", r">= 1 -> trace\(0\) > 1$", "the root is at 0 then"),

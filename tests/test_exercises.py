@@ -56,7 +56,7 @@ def lora_backward(dy, x, W, A, B, s):
 
 @pytest.mark.parametrize(("name", "answer", "words"), [
     ("weighted_sums", lambda x, w: x @ w[:, None], "an axis of length 1 is missing or too many."),
-    ("trace_after", lambda W, S, eta, n: [0.0] * n, "expected one number."),
+    ("seeds_needed", lambda d, s: [0.0] * 3, "expected one number."),
     ("symmetric_form", lambda W_q, W_k: (W_q @ W_k.T, W_k @ W_q.T), "yours returns 2."),
     ("weighted_sums", lambda x, w: x.T @ w, "has length"),
     ("lora_backward", lora_backward, "dB: the scale s is missing"),
@@ -64,7 +64,8 @@ def lora_backward(dy, x, W, A, B, s):
     ("drawn_from", lambda z, temperature, top_k: np.sort(z)[-temperature], "IndexError"),
     *(("loss_scale", lambda *args, value=value: value, "complex") for value in (
         1j, np.complex128(2 - 1j), np.zeros(3, complex), [np.zeros(2), np.ones(2, complex)])),
-    ("seeds_needed", lambda d, s: int(np.ceil(2 * (2.8 * s / d) ** 2)), "passed")])
+    ("seeds_needed", lambda d, s: int(np.ceil(2 * (2.8 * s / d) ** 2)), "passed"),
+    ("seeds_needed", lambda d, s: int(np.ceil(2 * (2.8016 * s / d) ** 2)), "passed")])
 def test_an_answer_gets_these_words(name, answer, words):
     assert words in str(examine(name, answer, 0))
 
