@@ -338,7 +338,6 @@ EQUIVALENT = [
     ("colour_patches", r"p, colours\) -> .*reshape\(B, H // p, p, W // p, colours, p\)$",
      "the last two axes stay side by side, and are joined again in the same order"),
     ("colour_patches", r"^3 -> -3$", AXIS),
-    ("overlapping_backward", r"^1 -> 2 \[3\]$", REST),
     ("tied_gradient", r"^1 -> 2 \[[34]\]$", REST),
     ("neighbour_score", r"^(row|column)\[:, None\] - \1 -> \1 - \1\[:, None\]$", SIGN),
     ("lora_backward", r"^1 -> 2", REST),
