@@ -290,18 +290,17 @@ TEXT = "another order or type of what is returned or read, no other value"
 REST = "reshape takes any number below 0 as 'the rest'"
 # Exercises, pattern of the mutant, why it is as right as the solution.
 EQUIVALENT = [
-    ("merge_step restored_share induction_score", r"^True -> False", "the lists are equally long"),
+    ("restored_share induction_score", r"^True -> False", "the lists are equally long"),
     ("restored_share", r"^np.mean|^z\[i\] - z\[j\] -> z\[j\] - z\[i\]$|^zip\(logits, right",
      "a factor of all three scores cancels"),
     ("induction_score", r"axis=0\) -> .*axis=-2\)$", AXIS),
-    ("strings_right never_seen c_attn_from_three best_rate probe_gradient mean_gradient "
+    ("strings_right never_seen c_attn_from_three best_rate probe_gradient "
      "bigram_bits", r"axis=1([,)]).* -> .*axis=-1\1", AXIS),
-    ("mean_gradient", r"^1 -> -1$", AXIS),
     ("softmax_with_temperature log_softmax_backward rms_norm rms_norm_backward masked_gradient",
      r"axis=-1.* -> .*axis=1\b", AXIS),
     ("softmax_with_temperature log_softmax_backward rms_norm rms_norm_backward "
      "windowed_attention masked_gradient", r"^1 -> -1 ?(\[[23]\])?$", AXIS),
-    ("rms_norm_backward answer_to_no_question decay_backward row_gradient cbow_backward "
+    ("rms_norm_backward answer_to_no_question decay_backward row_gradient "
      "probe_gradient",
      r"axis=0\) -> .*axis=-2\)$", AXIS),
     ("bias_gradient copy_share say_the_mean swish_backward", r"^\(0, 1\) -> \(1, 0\)$", TEXT),

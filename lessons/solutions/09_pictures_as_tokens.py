@@ -28,6 +28,7 @@ def pixel_of(t, j, p, W):
         "return _ -> return patch_row, patch_column",
     "where does patch row r begin? Each patch is p pixels high":
         "return _ -> return patch_row + row, patch_column + column",
+    "rows and columns are counted from 0": "return _, _1 -> return _ + 1, _1 + 1",
 })
 def _(rng):
     n_cases = 0
@@ -38,7 +39,7 @@ def _(rng):
         a, b = (int(n) for n in rng.choice(np.arange(1, p), 2, replace=False))
         args = r * columns + c, a * p + b, p, W
         answers = {mistake(*args) for _, mistake in EXERCISES["pixel_of"].wrong_answers}
-        if len(answers | {pixel_of(*args)}) == 11:        # all of them differ
+        if len(answers | {pixel_of(*args)}) == 12:        # all of them differ
             n_cases += 1
             yield args
 
@@ -110,6 +111,8 @@ NEAR = ("near, others = _, _1 -> down, aside = abs(row[:, None] - row), "
         "return _ -> return (s[near].sum() - s[others].sum()) / 2"],
     "rows and columns are exchanged: how many positions are there in a row?":
         "np.divmod(_, columns) -> np.divmod(_, rows)",
+    "a quotient of the two means: take their difference":
+        "s[near].mean() - s[others].mean() -> s[near].mean() / s[others].mean()",
     "the other way round: neighbours minus others": "return _ -> return -(_)",
 })
 def _(rng):
