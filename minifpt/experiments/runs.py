@@ -11,7 +11,14 @@ import numpy as np
 from .. import tasks
 from ..checks import brief
 from ..files import read_json, refuse_damage
-from ..files.runs import History, Run, check_fingerprint, crc, train_as_recorded
+from ..files.runs import (
+    History,
+    Run,
+    check_fingerprint,
+    crc,
+    train_as_recorded,
+    with_new_names,
+)
 from ..fpt import FPT
 from ..optim import Adam
 from ..training import fingerprint
@@ -89,7 +96,7 @@ def read_settings(folder):
         raise FileNotFoundError(f"{folder}: " + (
             "it holds no run (no config.json)" if path.parent.is_dir() else
             "there is no such folder"))
-    settings = read_json(path)
+    settings = with_new_names(read_json(path))
     if "pretraining" in settings:
         raise ValueError(f"{folder}: a run of minifpt pretrain; its weights are {folder}.npz")
     for key, kind in SETTINGS.items():
