@@ -13,7 +13,6 @@ from minifpt import cli, tasks
 from minifpt.experiments import reproduce
 from minifpt.experiments.compare import Arm, Column
 from minifpt.experiments.reproduce import (
-    AS_THE_PAPER,
     BITS,
     CIFAR,
     IMAGES,
@@ -35,6 +34,7 @@ from minifpt.experiments.reproduce import (
     trained,
 )
 
+AS_THE_PAPER = {"length": 1999, "least": 501, "depth": 9, "arguments": 10, "cut": 512}  # ListOps
 NEXT_BYTE = Column("text", {"tokens": 64}, {"steps": 600})
 TYPOS = Column("typos", {}, {"steps": 600})
 FEW_LABELS = "benchmarks/tasks.py:Few"
@@ -57,8 +57,7 @@ def adapted(trunks, ranks=(1,)):
     parts = (
         (fixed, "nothing more", None), ("attn,mlp,pos", "layer norms", None),
         (fixed, "biases", "bitfit"),
-        *((fixed, f"low rank {rank}", f"lora:rank={rank},on=attn.c_attn") for rank in ranks),
-        (fixed, "bottleneck", "bottleneck:size=2,on=attn"))
+        *((fixed, f"low rank {rank}", f"lora:rank={rank},on=attn.c_attn") for rank in ranks))
     return tuple(Arm(trunk.model, mask, f"{trunk.full_label()}, {label}", (), adapter)
                  for trunk in trunks for mask, label, adapter in parts)
 

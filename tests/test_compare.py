@@ -232,18 +232,10 @@ def test_random_is_drawn_as_the_paper_draws_it_for_the_width(shape, channels):
     assert np.isclose(same.initializer_range, paper.initializer_range, rtol=0.01)
 
 
-def test_a_config_is_read_without_making_the_trunk(model, own, tiny):
-    def config(text, dropout=None):
-        return minifpt.trunks.config_for(text, dropout)
-    want = minifpt.GPT2Config(**TINY, dropout=0.3)
-    assert config(model) == config(f"statistics:{model}") == want
-    assert config(model, 0.2).dropout == 0.2 and config(f"statistics:{model}", 0.0).dropout == 0.0
-    assert config("random@gpt2") == minifpt.GPT2Config(**TINY)
-    assert config("random@gpt2", 0.2) == minifpt.GPT2Config(**TINY, dropout=0.2)
-    assert config(f"{model}+attn=random") == want          # that of the first
-    assert config("minigpt-language").n_layer == 6
-    assert config("gpt2-xl").n_embd == config("random:gpt2-xl").n_embd == 1600
-    assert config(f"{own}:small") is None and config("nowhere.py:small") is None
+def test_only_a_random_trunk_has_a_config_without_being_made(model, own):
+    assert minifpt.trunks.config_for("random:gpt2-xl", 0.2).n_embd == 1600
+    for text in (model, f"statistics:{model}", f"{model}+attn=random", f"{own}:small"):
+        assert minifpt.trunks.config_for(text) is None
 
 
 BAD_MODELS = [

@@ -16,7 +16,7 @@ TRUNKS = ["minigpt-language", "FILE or FOLDER", "random, random:SHAPE", "random:
           "random@gpt2", "random:llama:6x4x128", "random:bert:6x4x128", "statistics:NAME",
           "lstm:3x128", "...,qk=105", "A+MASK=B", "FILE.py:FUNCTION"]      # as --help shows them
 CLASSES = ["Encoder", "GPT2", "LSTM", "Llama"]            # of random trunks
-ADAPTERS = ["bitfit", "bottleneck", "lora"]
+ADAPTERS = ["bitfit", "lora"]
 SOURCES = ["bits", "images", "language", "masked", "vision"]
 PUBLIC = """FPT GPT2 LSTM Diverged FreezeMask GPT2Config History LSTMConfig LanguageModel
     assert_gradients files functional gradcheck heads load optim steps tasks trace train""".split()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import tasks
-from ..trunks import TrunkSpec, config_for, forms
+from ..trunks import config_for, forms
 from ..user_files import USERS_OWN
 
 MODEL_NAME = "minigpt-language"
@@ -107,8 +107,7 @@ def model(text):
     """Return the name of a trunk from the command line; refuse a random one that this machine's
     memory does not hold."""
     try:
-        spec = TrunkSpec.parse(text)
-        config = config_for(spec) if spec.kind in ("random", "lstm") else None
+        config = config_for(text)
     except (ValueError, OSError):                         # the command says what is wrong
         return text
     size = 48 * config.n_layer * config.n_embd ** 2 if config else 0      # bytes, about
@@ -121,12 +120,13 @@ def model(text):
 
 FILE_ENDINGS = ".csv", ".html", ".json", ".npz", ".png", ".safetensors", ".txt"
 MODEL = option("--model", type=model, default=MODEL_NAME, metavar="MODEL",
-               help=f"trunk, see below (default: {MODEL_NAME})")
+               help="the trunk, transformer blocks that stay frozen: a name or a file; 'random' "
+                    f"is drawn as the paper draws it (default: {MODEL_NAME})")
 FREEZE = option("--freeze", default="fpt", metavar="MASK", help=(
     "frozen parts: fpt (attn,mlp), full (none), output_only (all but the output), or groups and "
     "patterns: 'attn,mlp,h.3-5.ln_1.*'; 'only:ln,output' trains these alone (default: fpt)"))
 ADAPT = option("--adapt", metavar="ADAPTER", help=(
-    "lora:rank=4,on=attn.c_attn, bottleneck:size=8 or bitfit (default: none)"))
+    "lora:rank=4,on=attn.c_attn or bitfit (default: none)"))
 START = option("--start", choices=forms.STARTS, help=(
     "start the input layer in the directions in which the first block's heads look for likeness, "
     "or away from it (default: random)"))
@@ -146,7 +146,9 @@ def out_option(text, place, *names, **settings):
 OPEN = option("--open", action="store_true", help="open the page in a browser")
 RUN = {                                                   # settings of a run
     "steps": (whole, "training steps"), "batch_size": (whole, "examples in a step"),
-    "lr": (float, "learning rate"), "dropout": (float, "share of activations set to 0"),
+    "lr": (float, "learning rate"),
+    "until": (float, "end once three tests in a row reach this accuracy, at most 1"),
+    "dropout": (float, "share of activations set to 0"),
     "schedule": (None, "learning rate over time"),
     "clip": (float, "largest norm of all gradients together"),
     "warmup": (whole, "steps over which the learning rate rises"),
@@ -167,8 +169,6 @@ def run_options(*names, default="the task's", **defaults):
 
 NAMES = ", ".join(tasks.names())
 TASKS = option("tasks", nargs="*", metavar="TASK", help=f"{NAMES}, or FILE.py:CLASS, your own task")
-TASKS_OR_RUNS = option("tasks", nargs="*", metavar="TASK|RUN", help=(
-    f"{NAMES}, or FILE.py:CLASS, your own task; or the folder of a finished run"))
 # The help of each option of a task.
 TASK_OPTIONS = {
     "n": "bits in a string", "strings": "strings to remember",
@@ -199,7 +199,7 @@ def add_options(sub, run, argv):
             if is_rare and not is_all:
                 settings = settings | {"help": argparse.SUPPRESS}
             target.add_argument(*flags, **settings)
-    if run.options and run.options[0] in (TASKS, TASKS_OR_RUNS):
+    if run.options and run.options[0] is TASKS:
         add_task_options(sub, argv)
     sub.add_argument("--help-all", action="help", help=(
         "show all options and every kind of MODEL" if is_long else argparse.SUPPRESS))

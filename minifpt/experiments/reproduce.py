@@ -11,14 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import tasks
-from ..checks import one_of, whole
+from ..checks import one_of
 from ..files import outputs, plots
-from ..freeze import FreezeMask
-from ..trunks import TrunkSpec
 from . import compare, tables
 from .compare import Arm, Column
-from .plan import duration, plan
 
 RATES = 1e-3, 3e-3, 1e-2, 3e-2
 LEVELS = 0.5, 0.75, 0.9                                   # of the way to the best arm's accuracy
@@ -34,23 +30,6 @@ STATISTICS = Arm("statistics:minigpt-language")
 # Random weights: as the paper's code draws them; the same, with the matrices that write into the
 # residual divided as OpenAI does; with a standard deviation of 0.02, small for 128 channels.
 RANDOM, SCALED, SMALL = Arm("random"), Arm("random@0.55"), Arm("random@gpt2")
-
-# The paper's tasks at the paper's size and with its settings: batch 4, a constant learning rate,
-# dropout 0.1.  The steps are what its random trunk needs (table 4).
-PAPER = {"batch_size": 4, "lr": 1e-3, "dropout": 0.1, "schedule": "constant", "warmup": 0}
-AS_THE_PAPER = {"length": 1999, "least": 501, "depth": 9, "arguments": 10, "cut": 512}  # ListOps
-PAPER_SIZE = {
-    "bit-xor": Column("bit-xor", {}, PAPER | {"steps": 20_000}),
-    "bit-memory": Column("bit-memory", {"bits": 1000, "patch": 50}, PAPER | {"steps": 40_000}),
-    "mnist": Column("mnist", {"size": 32}, PAPER | {"steps": 20_000}),
-    "listops": Column("listops", AS_THE_PAPER, PAPER | {"steps": 6_000}),
-    "cifar10": Column("cifar10", {}, PAPER | {"steps": 400_000}),
-}
-PAPER_TRUNKS = {"minigpt-language": "gpt2", "random": "random:gpt2",
-                "random@gpt2": "random:gpt2@gpt2", "random@0.55": "random:gpt2@gpt2",
-                "statistics:minigpt-language": "statistics:gpt2",
-                "random:2x4x128": "gpt2", "random:6x4x128": "gpt2-medium",
-                "random:12x4x128": "gpt2-large"}
 
 
 @dataclass(frozen=True)
@@ -68,36 +47,12 @@ class Table:
         """Return the table as Markdown."""
         return tables.table(grid, self.cell, self.paper)
 
-    def picture(self, grid, path):
-        """Draw the table's picture."""
-        tables.picture(grid, path)
-
     def grid(self, out, seeds, **options):
         """Do the table's runs and return their ``tables.Grid``."""
         return compare.grid(out, self.columns, self.arms, range(seeds), rates=self.rates, **options)
 
-    def number_of_runs(self, arm, seeds):
-        """Return how many runs an arm has on a task, with those of its sweep."""
-        return seeds + compare.CHOICES * len(arm.sweep(self.rates))
 
-    def at_paper_scale(self):
-        """Return this table on GPT-2, with the paper's sizes and settings.
-
-        Tasks and arms without a counterpart in the paper are left out."""
-        columns = [PAPER_SIZE[c.task] for c in self.columns if not c.title and c.task in PAPER_SIZE]
-        arms = {}
-        for arm in self.arms:
-            if arm.model in PAPER_TRUNKS:                 # GPT-2's width makes 0.02 the spread 0.55
-                theirs = replace(arm, model=PAPER_TRUNKS[arm.model], label=arm.full_label())
-                arms.setdefault((theirs.model, theirs.freeze, theirs.adapt), theirs)
-        if not (columns and arms):
-            raise ValueError("reproduce: this table has nothing at the paper's scale")
-        paper = {(arm, PAPER_SIZE[task].task): text for (arm, task), text in self.paper.items()}
-        return replace(self, columns=tuple(columns), arms=tuple(arms.values()), paper=paper,
-                       rates=(1e-4, 3e-4, 1e-3, 3e-3))
-
-
-# ------------------------------------------------------------------------- other cells and pictures
+# ------------------------------------------------------------------------- the cells of table 4
 
 
 def levels(grid, task):
@@ -197,48 +152,31 @@ TABLES = {
 }
 
 
-def reproduce(name, out, *, scale="mini", only=None, seeds=5, jobs=1, rates=None, say=print,
-              **options):
+def reproduce(name, out, *, only=None, seeds=5, rates=None, **options):
     """Run one of ``TABLES`` and return it as Markdown.
 
-    It writes ``OUT/NAME.md``, ``.csv`` and ``.png``, and ``NAME-rates.png``, a picture of the
-    learning-rate sweep.
+    It writes ``OUT/NAME.md``, ``.csv`` and ``.png``.
 
-    scale   ``mini``: the weights that ship.  ``paper``: the paper's tasks and settings on GPT-2's
-            own weights, which ``minifpt convert gpt2`` writes.  It prints its cost first and
-            writes ``NAME-paper.md`` and so on.
     only    names of the tasks to run, all of the table's by default.
     seeds   how many seeds.
     rates   learning rates to try instead of the table's.
 
     Further options go to :func:`minifpt.experiments.compare.grid`.
     """
-    table = table_of(name, scale, only, rates)
-    out, name = Path(out), stem(name, scale)
-    compare.check_outputs(out, f"{name}.md", f"{name}.csv", f"{name}.png",
-                          *([f"{name}-rates.png"] if table.rates else []))
-    grid = table.grid(out, seeds, jobs=jobs, **options,
-                      ready=(lambda: say(cost(table, seeds))) if scale == "paper" else None)
+    table, out = table_of(name, only, rates), Path(out)
+    compare.check_outputs(out, f"{name}.md", f"{name}.csv", f"{name}.png")
+    grid = table.grid(out, seeds, **options)
     text = table.text(grid)
     outputs.write_text(out / f"{name}.md", tables.KIND, f"{table.shows}\n\n{text}\n\n")
     outputs.write_csv(out / f"{name}.csv", tables.CSV, tables.rows(grid))
-    table.picture(grid, out / f"{name}.png")
-    if grid.sweeps:
-        tables.sweep_picture(grid, out / f"{name}-rates.png")
+    tables.picture(grid, out / f"{name}.png")
     return text
 
 
-def stem(name, scale):
-    """Return the name of a table's files, without their ending."""
-    return name if scale == "mini" else f"{name}-{scale}"
-
-
-def table_of(name, scale="mini", only=None, rates=None):
+def table_of(name, only=None, rates=None):
     """Return a :class:`Table`, with the columns of the tasks ``only`` and the learning rates
     ``rates`` where they are given."""
-    one_of("reproduce", "the table", name, TABLES)
-    one_of("reproduce", "scale", scale, ("mini", "paper"))
-    table = TABLES[name] if scale == "mini" else TABLES[name].at_paper_scale()
+    table = TABLES[one_of("reproduce", "the table", name, TABLES)]
     names = dict.fromkeys(name for column in table.columns for name in (column.task, column.title)
                           if name)
     for task in only or ():
@@ -248,21 +186,3 @@ def table_of(name, scale="mini", only=None, rates=None):
         table = replace(table, rates=tuple(rates), arms=arms)
     return replace(table, columns=tuple(c for c in table.columns
                                         if {c.task, c.title} & {*(only or names)}))
-
-
-def cost(table, seeds):
-    """Return time and memory of a table's runs on this machine, a line for each task and arm."""
-    lines, total, seeds = [], 0.0, whole("reproduce", "seeds", seeds)
-    for column in table.columns:
-        task = tasks.get(column.task, **column.options)
-        settings = tasks.defaults_of(task) | column.settings
-        for arm in table.arms:
-            prediction = plan(task, TrunkSpec.parse(arm.model), FreezeMask.parse(arm.freeze),
-                              settings["batch_size"], settings["dropout"], arm.adapt)
-            each = prediction.step * settings["steps"]
-            runs = table.number_of_runs(arm, seeds)
-            total += runs * each
-            lines.append(f"{task.name}, {arm.full_label()}: {runs:g} runs of "
-                         f"{settings['steps']:,} steps, {duration(each)} each, "
-                         f"{prediction.peak / 1e6:,.0f} MB")
-    return "\n".join([*lines, f"in total about {duration(total)} in one process, without tests"])

@@ -1,4 +1,4 @@
-"""Read a run's folder: its task, its model, its settings, its history."""
+"""Read a run's folder: its task, its model, its settings."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,6 @@ from .. import tasks
 from ..checks import brief
 from ..files import read_json, refuse_damage
 from ..files.runs import (
-    History,
     Run,
     check_fingerprint,
     crc,
@@ -29,11 +28,6 @@ from .validation import Validation
 SETTINGS = {"task": str, "options": dict, "steps": int, "batch_size": int, "lr": float,
             "seed": int, "schedule": str, "clip": float, "eval_every": int, "test_examples": int,
             "warmup": int, "weight_decay": float, "built": dict, "fingerprint": dict}
-
-
-def names_folder(word):
-    """Return whether a word of the command line is the path of a folder rather than a task."""
-    return Path(word).is_dir() or (Path(word).name != word and ".py:" not in word)
 
 
 def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
@@ -105,27 +99,6 @@ def read_settings(folder):
             raise ValueError(f"{path}: {has} '{key}': it is damaged, not of minifpt, or of an "
                              "older version, which can read it")
     return settings
-
-
-def read_history(folder):
-    """Return a run's ``metrics.csv``, checked to have a row and plausible numbers."""
-    path = Path(folder) / "metrics.csv"
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder}: there is no metrics.csv; a run writes it at its first "
-                                "test")
-    history = History.load(path)
-    if not history:
-        raise ValueError(f"{path}: holds no row")
-    for column in history[0]:                             # some rows have no training values
-        values = history[column] if column.startswith("test") or column == "seconds" else (
-            np.nan_to_num(history[column], nan=0.0, posinf=np.inf, neginf=-np.inf))
-        if not (np.abs(values) < 1e300).all():            # false for NaN
-            raise ValueError(f"{path}: some rows have no {column}")
-        if column.endswith("accuracy") and not ((0 <= values) & (values <= 1)).all():
-            raise ValueError(f"{path}: some rows have a {column} outside 0 to 1")
-    if (np.diff(history["step"]) <= 0).any():
-        raise ValueError(f"{path}: its steps do not rise, so it is damaged")
-    return history
 
 
 def make_again(folder, settings):

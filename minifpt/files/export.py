@@ -20,7 +20,6 @@ from . import (
     by_gpt2_name,
     families,
     nearest_folder,
-    regular,
     to_json,
     unfinished,
     write_beside,
@@ -144,7 +143,6 @@ def check_folder(folder):
     if folder.suffix in SUFFIXES:
         raise ValueError(f"{folder}: expected the name of a folder, in which model.safetensors "
                          "and config.json are written, or of an .npz file")
-    regular(folder, or_folder=True)
     nearest_folder(folder)
     if folder.is_dir() and any(folder.iterdir()):
         raise ValueError(f"{folder} is there already and holds files: choose another folder, or "

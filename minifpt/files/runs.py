@@ -31,6 +31,7 @@ from . import (
 COLUMNS = ["step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds"]
 DIVERGED = "diverged.txt"                                 # the error of a run that diverged
 OURS = "config.json", "checkpoint.npz", "metrics.csv", "curves.png", DIVERGED
+UNTIL_TESTS = 3                                           # in a row, see Run.is_solved
 FORMAT = 2                                                # of config.json, see with_new_names
 OLD_RANDOM = re.compile(r"((?:^|(?<==))random(?::[\w:/]+)?)(@paper)?(?=[+,]|$)")
 
@@ -149,6 +150,12 @@ class Run:
         is_due = self.step == self.settings["steps"] or self.step % self.settings["eval_every"] == 0
         return 0 < self.step and is_due and not (
             self.history and self.history[-1]["step"] == self.step)
+
+    def is_solved(self):
+        """Return whether the last tests all reached the accuracy ``until`` of the settings."""
+        until, last = self.settings.get("until"), self.history[-UNTIL_TESTS:]
+        return isinstance(until, float) and len(last) == UNTIL_TESTS and all(
+            row["test_accuracy"] >= until for row in last)
 
     def named(self):
         """Return [(name, Parameter)] of the trainable parameters."""
@@ -297,9 +304,10 @@ def open_folder(out, resume, run):
 
 def check_same(path, before, now, verb):
     """Raise ``ValueError`` if settings or the fingerprint have changed.  Allowed are more steps at
-    a constant learning rate, and another path of the task's file or of the functions' file."""
+    a constant learning rate, another ``until``, and another path of the task's file or of the
+    functions' file."""
     for key, value in now.items():
-        if key in ("functional", "built", "fingerprint"):
+        if key in ("functional", "built", "fingerprint", "until"):
             continue
         was = before.get(key)
         if key == "source" and (".py:" not in f"{was}{value}" or str(was).rpartition(":")[2]

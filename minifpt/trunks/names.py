@@ -12,6 +12,10 @@ from ..gpt2 import SHAPES
 from ..user_files import USERS_OWN
 from .forms import PARTS
 
+SHAPE = re.compile(r"((?P<model_type>llama|bert|roberta|vit|t5|longformer(?=:\d+:)):)?"
+                   r"((?<=longformer:)(?P<window>\d{1,4}):)?"
+                   r"(?P<n_layer>\d{1,4})x(?P<n_head>\d{1,4})(/(?P<n_group>\d{1,4}))?"
+                   r"x(?P<n_embd>\d{1,5})")
 LSTM_NAME = re.compile(r"lstm(?::(\d{1,3}x\d{1,5}))?(,residual)?(,positions)?(?:@(.*))?")
 
 
@@ -21,25 +25,14 @@ def shape_of(name, where=""):
     text."""
     if name in SHAPES:
         return SHAPES[name]
-    if name.startswith("llama:"):
-        sizes = re.fullmatch(r"llama:(\d{1,4})x(\d{1,4})(?:/(\d{1,4}))?x(\d{1,5})", name)
-        if not sizes:
-            raise ValueError(f"{where}: no shape '{name}', expected llama: and blocks x heads x "
-                             "channels, as in llama:6x4x128, or with fewer heads of keys and "
-                             "values, as in llama:6x4/2x128")
-        keys = "n_layer", "n_head", "n_group", "n_embd"
-        return {"model_type": "llama"} | {
-            key: int(size) for key, size in zip(keys, sizes.groups(), strict=True) if size}
-    match = re.fullmatch(r"(?:(bert|roberta|vit|t5|longformer:(\d{1,4})):)?"
-                         r"(\d{1,4})x(\d{1,4})x(\d{1,5})", name)
-    if not match:
-        raise ValueError(f"{where}: no shape '{name}', expected one of "
-                         f"{', '.join(SHAPES)}, or blocks x heads x channels, as in 1x4x256, after "
-                         "bert:, roberta:, vit:, t5: or longformer:WINDOW: for an encoder")
-    kind, window, *sizes = match.groups()
-    return dict(zip(("n_layer", "n_head", "n_embd"), map(int, sizes), strict=True)) | (
-        {"model_type": kind.partition(":")[0]} if kind else {}) | (
-        {"window": int(window)} if window else {})
+    match = SHAPE.fullmatch(name)
+    if not match or match["n_group"] and match["model_type"] != "llama":
+        raise ValueError(f"{where}: no shape '{name}', expected one of {', '.join(SHAPES)}, or "
+                         "blocks x heads x channels, as in 1x4x256, after llama:, bert:, roberta:, "
+                         "vit:, t5: or longformer:WINDOW: for another family; llama:6x4/2x128 has "
+                         "2 heads of keys and values")
+    return {key: value if key == "model_type" else int(value)
+            for key, value in match.groupdict().items() if value}
 
 
 @dataclass(frozen=True)
