@@ -289,19 +289,17 @@ TEXT = "another order or type of what is returned or read, no other value"
 REST = "reshape takes any number below 0 as 'the rest'"
 # Exercises, pattern of the mutant, why it is as right as the solution.
 EQUIVALENT = [
-    ("merge_step restored_share induction_score", r"^True -> False", "the lists are equally long"),
+    ("restored_share induction_score", r"^True -> False", "the lists are equally long"),
     ("restored_share", r"^np.mean|^z\[i\] - z\[j\] -> z\[j\] - z\[i\]$|^zip\(logits, right",
      "a factor of all three scores cancels"),
     ("induction_score", r"axis=0\) -> .*axis=-2\)$", AXIS),
-    ("strings_right never_seen c_attn_from_three best_rate mean_gradient "
+    ("strings_right never_seen c_attn_from_three best_rate "
      "bigram_bits", r"axis=1([,)]).* -> .*axis=-1\1", AXIS),
-    ("mean_gradient", r"^1 -> -1$", AXIS),
     ("softmax_with_temperature log_softmax_backward rms_norm rms_norm_backward masked_gradient",
      r"axis=-1.* -> .*axis=1\b", AXIS),
     ("softmax_with_temperature log_softmax_backward rms_norm rms_norm_backward "
      "windowed_attention masked_gradient", r"^1 -> -1 ?(\[[23]\])?$", AXIS),
-    ("rms_norm_backward answer_to_no_question decay_backward row_gradient "
-     "cbow_backward",
+    ("rms_norm_backward answer_to_no_question decay_backward row_gradient",
      r"axis=0\) -> .*axis=-2\)$", AXIS),
     ("bias_gradient copy_share say_the_mean swish_backward", r"^\(0, 1\) -> \(1, 0\)$", TEXT),
     ("gradient_is_right decay_backward", r"zeros_like\(x\) -> np.ones_like\(x\)$", BLANK),
@@ -337,7 +335,6 @@ EQUIVALENT = [
     ("colour_patches", r"p, colours\) -> .*reshape\(B, H // p, p, W // p, colours, p\)$",
      "the last two axes stay side by side, and are joined again in the same order"),
     ("colour_patches", r"^3 -> -3$", AXIS),
-    ("overlapping_backward", r"^1 -> 2 \[3\]$", REST),
     ("tied_gradient", r"^1 -> 2 \[[34]\]$", REST),
     ("neighbour_score", r"^(row|column)\[:, None\] - \1 -> \1 - \1\[:, None\]$", SIGN),
     ("lora_backward", r"^1 -> 2", REST),

@@ -61,7 +61,7 @@ def lora_backward(dy, x, W, A, B, s):
     ("weighted_sums", lambda x, w: x.T @ w, "has length"),
     ("lora_backward", lora_backward, "dB: the scale s is missing"),
     # NumPy's message speaks of an ellipsis, as one does of an answer that still has its dots.
-    ("drawn_from", lambda z, temperature, top_k: np.sort(z)[-temperature], "IndexError"),
+    ("row_gradient", lambda dy, ids, v: dy[v / 2], "IndexError"),
     *(("loss_scale", lambda *args, value=value: value, "complex") for value in (
         1j, np.complex128(2 - 1j), np.zeros(3, complex), [np.zeros(2), np.ones(2, complex)])),
     ("seeds_needed", lambda d, s: int(np.ceil(2 * (2.8 * s / d) ** 2)), "passed"),
