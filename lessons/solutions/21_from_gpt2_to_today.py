@@ -5,39 +5,8 @@ import numpy as np
 from minifpt.exercises import Case, check_solutions, exercise
 
 
-def cache_bytes(n_layer, n_head, n_group, n_embd, tokens, size):
-    """Keys and values: a head of each for every group, token and block."""
-    return 2 * n_layer * tokens * n_group * (n_embd // n_head) * size
-
-
-@exercise(cache_bytes, {
-    "that is what all heads of queries would keep: keys and values have only n_group heads":
-        "n_group -> n_head",
-    "keys are kept, and values as well": "2 * n_layer -> n_layer",
-    "queries are not kept: a token's query is used once": "2 * _ * _1 * n_group -> "
-                                                          "_ * _1 * (2 * n_group + n_head)",
-    "a head has n_embd / n_head channels, not n_embd": "n_embd // n_head -> n_embd",
-    "n_group heads of n_embd / n_head channels are kept, not n_head / n_group heads, and not "
-    "n_embd / n_group channels": "n_embd // n_head -> n_embd / n_group / n_group",
-    "each block keeps its own": "2 * n_layer -> 2",
-    "each token keeps its own": "_ * tokens -> _",
-    "numbers, not bytes: a number takes size bytes": "_ * size -> _",
-    "bytes, not bits": "_ * size -> _ * 8 * size",
-    "that has T * T scores in it: they are not kept":
-        "_ * n_group * (n_embd // n_head) -> _ * tokens * n_group",
-    "one group is counted: there are n_group": "_ * n_group -> _",
-    "each head has n_embd / n_head channels: they are missing": "_ * (n_embd // n_head) -> _",
-}, about="Keys and values, of each block, token and group, n_embd / n_head channels each.")
-def _(rng):
-    G = int(rng.integers(4, 7))
-    H, D = G * int(rng.choice([7, 9])), int(rng.choice([22, 26, 34]))
-    T = int(rng.choice([53, 59, 61, 67, 71, 73, 79, 83, 89, 97]))     # primes: T G is never H D / G
-    for L, size in ((7, 8), (int(rng.integers(11, 30)), int(rng.choice([1, 2, 4])))):
-        yield L, H, G, H * D, T, size
-
-
 def rotated_score(q, k, m, n, base):
-    """One rotation is enough, of the key by the distance: as complex numbers, plane by plane."""
+    """One rotation is enough, of the key by the distance: as complex numbers, pair by pair."""
     half = len(q) // 2
     theta = base ** (-2 * np.arange(half) / len(q))
     x, y = (a[:half] + 1j * a[half:] for a in (q, k))
@@ -59,7 +28,7 @@ def rotated_score(q, k, m, n, base):
     "theta is base^(-2i/D): the minus is missing": "-2 -> 2",
     "theta is base^(-2i/D), and i begins at 0": "np.arange(half) -> np.arange(1, half + 1)",
     "theta is base^(-2i/D), divided by D and not by D/2": "-2 -> -4",
-    "one angle for all planes: plane i has its own": "theta = _ -> theta = 1.0",
+    "one angle for all pairs: pair i has its own": "theta = _ -> theta = 1.0",
     "base is an argument: do you use it?": "base ** _ -> 10_000.0 ** _",
     "angles are in radians": "theta = _ -> theta = np.radians(_)",
     "divide by the square root of D, as every score": "_ / np.sqrt(len(q)) -> _",
@@ -136,14 +105,14 @@ def _(rng):
 
 
 def slow_base(D, tokens, turns):
-    """1 / theta of the slowest plane is base^((D - 2) / D)."""
+    """1 / theta of the slowest pair is base^((D - 2) / D)."""
     longest = tokens / (2 * np.pi * turns)
     return longest ** (D / (D - 2))
 
 
 @exercise(slow_base, {
-    "planes count from 0, so the slowest has i = D/2 - 1": "longest ** _ -> longest",
-    "that is theta of the slowest plane: the base is asked for": "longest ** _ -> 1 / longest",
+    "pairs count from 0, so the slowest has i = D/2 - 1": "longest ** _ -> longest",
+    "that is theta of the slowest pair: the base is asked for": "longest ** _ -> 1 / longest",
     "a turn has 2 pi radians: the 2 pi is missing": "2 * np.pi * turns -> turns",
     "a turn has 2 pi radians, not pi": "2 * np.pi * turns -> np.pi * turns",
     "2 pi belongs to the turns: you divide by it where you should multiply":
@@ -158,9 +127,9 @@ def slow_base(D, tokens, turns):
     "that is a logarithm of the base": "return _ -> return np.log(_)",
     "the exponent is missing: base^((D - 2) / D) is 1 / theta, with D - 2 only":
         "D / (D - 2) -> 1 / (D - 2)",
-    "that is how often the slowest plane turns with base 10,000":
+    "that is how often the slowest pair turns with base 10,000":
         "return _ -> return tokens * 10_000.0 ** (2 / D - 1) / (2 * np.pi)",
-    "that is 1 / theta of another plane, the one before the slowest": "D - 2 -> D - 4",
+    "that is 1 / theta of another pair, the one before the slowest": "D - 2 -> D - 4",
 }, about="With theta = base^(-(D - 2) / D), tokens * theta is 2 pi * turns.")
 def _(rng):
     for D in rng.choice([8, 10, 12, 16], 3, replace=False):
