@@ -14,7 +14,20 @@ def rotated_score(q, k, m, n, base):
     return products.sum() / np.sqrt(len(q))
 
 
+def reflected(q, k, m, n, base):
+    """A minus is missing in both rotations."""
+    half = len(q) // 2
+    theta = base ** (-2 * np.arange(half) / len(q))
+
+    def turn(a, position):
+        x, y, c, s = a[:half], a[half:], np.cos(position * theta), np.sin(position * theta)
+        return np.concatenate([x * c + y * s, x * s + y * c])
+    return turn(q, m) @ turn(k, n) / np.sqrt(len(q))
+
+
 @exercise(rotated_score, {
+    "a rotation is (x cos - y sin, x sin + y cos): a minus is missing": reflected,
+    "theta is base^(-2i/D): D is missing": "-2 * _ / len(q) -> -2.0 * _",
     "no rotation is left: that is the score without positions": "n - m -> 0",
     "the key is rotated, too: by its own position": "n - m -> -m",
     "the query is rotated, too: by its own position": "n - m -> n",
@@ -64,11 +77,15 @@ SLOPE = "s * (1 + z * (1 - s)) -> "
         "dgate = _ -> dgate = 0 * dy",
     "dW_u is 0, as if what comes through were a constant": "dup = _ -> dup = 0 * dy",
     "the factors are exchanged: dW_g has x W_u in it, and dW_u has silu(x W_g)": [
-        "dgate = _ -> dgate, dup = dup, _", "dup = _ -> dup = dy * u"],
+        "dgate = _ -> dgate, dup = dup, _", "dup = _ -> dup = dy * u",
+        "dgate = dy * u * _ -> dgate = dy * (z * s) * _"],
     "dW_g is without the other factor: dy times x W_u": "dy * u -> dy",
     "dW_u is without the other factor: dy times silu(x W_g)": "dup = _ -> dup = dy",
     "the slope of silu is missing: dgate is dy times x W_u, and then goes back through silu":
         SLOPE + "1",
+    "silu's slope is s + z s (1 - s): a factor of the second term is missing": [
+        SLOPE + "s + z * (1 - s)", SLOPE + "s + s * (1 - s)", SLOPE + "s + z * s"],
+    "that is the slope of ReLU, not of silu": SLOPE + "(z > 0)",
     "that is silu where its slope belongs": SLOPE + "z * s",
     "that is the slope of the sigmoid, s (1 - s): silu is z times it": SLOPE + "s * (1 - s)",
     "silu is a product of z and sigmoid(z), and its slope has two terms": [
@@ -82,10 +99,12 @@ SLOPE = "s * (1 + z * (1 - s)) -> "
         "_ + dup @ W_u.T -> _",
     "dx: x went two ways, and both come back. The way through W_u alone is there":
         "dgate @ W_g.T + _ -> _",
-    "dx: a difference of the two ways, they add up": [
-        "_ + dup @ W_u.T -> _ - dup @ W_u.T", "_ + dup @ W_u.T -> dup @ W_u.T - _"],
-    "dx: each way goes back through its own matrix":
+    "dx: the two ways add up": [
+        "_ + dup @ W_u.T -> _ - dup @ W_u.T", "_ + dup @ W_u.T -> dup @ W_u.T - _",
+        "_ + dup @ W_u.T -> _ * (dup @ W_u.T)"],
+    "dx: each way goes back through its own matrix": [
         "dgate @ W_g.T + dup @ W_u.T -> dgate @ W_u.T + dup @ W_g.T",
+        "dgate @ W_g.T + dup @ W_u.T -> (dgate + dup) @ (W_g + W_u).T"],
     "dW is a sum over the rows, not a mean":
         "return _, _1, _2 -> return _, _1 / len(x), _2 / len(x)",
     "dW_g has the shape of W_g: x.T @ ..., not its transpose": "x.T @ dgate -> dgate.T @ x",
@@ -95,6 +114,7 @@ def _(rng):
     N, C, inner = (int(n) for n in rng.permutation([3, 4, 5]))
     x, dy = rng.standard_normal((N, C)), rng.standard_normal((N, inner))
     W_g, W_u = rng.standard_normal((2, C, inner))
+    W_g[:, 0] *= -np.sign(x[0] @ W_g[:, 0])               # one gate at least is shut
     yield dy, x, W_g, W_u
     # Gates that are shut or wide open: far from 0 a sigmoid may overflow.
     far = np.where(rng.random((N, inner)) < 0.5, -900.0, 900.0)
@@ -121,6 +141,10 @@ def slow_base(D, tokens, turns):
     "the exponent is upside down: base^((D - 2) / D) is 1 / theta": "D / (D - 2) -> (D - 2) / D",
     "the sign of the exponent: theta is base^(-2i/D)": "D / (D - 2) -> -D / (D - 2)",
     "the exponent is -2i/D: the 2 is missing": "D / (D - 2) -> D / (D / 2 - 1)",
+    "the exponent is -2i/D, divided by D and not by D/2": "D / (D - 2) -> D / 2 / (D - 2)",
+    "a head has D/2 pairs, and they count from 0: the slowest has i = D/2 - 1": [
+        "D / (D - 2) -> D / (2 * D - 2)", "D / (D - 2) -> D / (D - 1)"],
+    "the turns are over all the tokens, not over one less": "tokens / _ -> (tokens - 1) / _",
     "more turns need a larger angle: turns belongs below the fraction line":
         "tokens / _ -> tokens * turns / (2 * np.pi)",
     "that is the base for one turn: do you use turns?": "2 * np.pi * turns -> 2 * np.pi",
