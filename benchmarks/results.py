@@ -192,7 +192,7 @@ def paper_table():
             grid = claims.grid_of(row["file"])
             arms = grid.results[row["column"]]
             if row["place"] == "table 4":                 # of the two arms that it compares
-                two = {arm: arms[arm] for arm in ("language", "random (paper)")}
+                two = {arm: arms[arm] for arm in ("language", "random")}
                 level = reproduce.levels(tables.Grid({row["column"]: two}, {}, {}, [],
                                                      grid.chances), row["column"])[-1]
                 ours = reproduce.median_step(arms[row["arm"]], level)
@@ -279,8 +279,8 @@ def write():
 PICTURE = "xor", "memory", "few", "typos"
 TRUNKS = {"language": "language", "images": "images", "statistics": "statistics",
           "statistics:minigpt-language": "statistics",
-          "random (paper)": "random (paper)", "random (spread 0.55)": "random (spread 0.55)",
-          "random": "random"}
+          "random": "random", "random (spread 0.55)": "random (spread 0.55)",
+          "random (0.02)": "random (0.02)"}
 
 
 def label_of(title):
@@ -293,14 +293,14 @@ LONG = "mnist-long", "cifar10-long", "listops-long"
 WHOLE = {label_of(title): {
     "pretrained on novels, frozen": (sweep, title, "language"),
     "pretrained on novels, trained whole": (sweep, title, "language, all trained"),
-    "random, frozen": (sweep, title, "random (paper)"),
-    "random, trained whole": (sweep, title, "random (paper), all trained"),
+    "random, frozen": (sweep, title, "random"),
+    "random, trained whole": (sweep, title, "random, all trained"),
     "LSTM, trained whole": (figure, title, "LSTM, all trained")}
     for title, sweep, figure in (
         ("bit-xor", "learning-rates", "figure1"), ("bit-memory", "learning-rates", "figure1"),
         *((title, title, title) for title in LONG))}
 LINEAR = {title: {"pretrained on novels": (file, task, "language"),
-                  "random": (file, task, "random (paper)"),
+                  "random": (file, task, "random"),
                   "two layers, 256 hidden": ("simple", task, "two layers, 256 hidden"),
                   "linear classifier": ("simple", task, "softmax regression")}
           for title, file, task in (
@@ -355,7 +355,8 @@ def dots(panels, path, paper=None):
     fig, axes = plots.figure(columns, rows, 3.3, 0.9 + 0.32 * len(names))
     for ax in axes[len(panels):]:
         ax.remove()
-    colors = dict(zip(names, (plots.COLORS["language"], plots.PAPER, *plots.OTHERS), strict=False))
+    inks = plots.COLORS["language"], plots.COLORS["random"], *plots.OTHERS
+    colors = dict(zip(names, inks, strict=False))
     for i, (ax, (title, panel)) in enumerate(zip(axes, panels.items(), strict=False)):
         for y, name in enumerate(names[::-1]):
             if name not in panel:
@@ -377,6 +378,24 @@ def dots(panels, path, paper=None):
     plots.save(fig, path, tables.KIND)
 
 
+def surprise(path):
+    """Draw the README's picture: three frozen models on bit memory, the mean over five seeds."""
+    runs = read_rows(RUNS / "memory.csv").results["bit-memory"]
+    fig, (ax,) = plots.figure(width=8, height=3.4)
+    for arm, label, right in (("random", "random", 101.3), ("language", "has read novels", 95.5),
+                              ("random (0.02)", "random, too small", 83.5)):
+        steps, curves = plots.common(runs[arm], "test_accuracy")
+        color = plots.color_of(arm)
+        ax.plot(steps, 100 * curves.mean(axis=0), color=color, linewidth=2.5)
+        ax.text(2000, right, label, color=color, fontsize=12, ha="right")
+    ax.axhline(75, color="0.5", linestyle=":")
+    ax.text(2000, 73.2, "a guess at the hidden bits", color="0.35", fontsize=10, ha="right")
+    ax.set(title="Does it find the string? Three frozen models", xlabel="training steps",
+           ylabel="bits right (%)", xlim=(0, 2010), ylim=(72, 104), yticks=range(75, 101, 5),
+           xticks=range(0, 2001, 500))
+    plots.save(fig, path, "picture")
+
+
 def save_in_words(fig, path, kind=None, save=plots.save):
     """Save a figure whose texts call the arms by their words."""
     for ax in fig.axes:
@@ -392,6 +411,7 @@ def pictures():
     """Draw every picture of the results."""
     memory_map.picture(RUNS / "memory-map.csv", HERE / "memory-map.png")
     why.picture(RUNS, PAGES / "why.png")
+    surprise(PAGES / "surprise.png")
     dots(WHOLE, PAGES / "whole.png")
     dots(LINEAR, PAGES / "linear.png")
     dots(paper_panels(), PAGES / "paper.png", paper_numbers())
@@ -408,7 +428,31 @@ def pictures_of_grids():
         panels[task] = {arm: arms[arm] for arm in TRUNKS.values() if arm in arms}
     tables.picture(tables.Grid(panels, {}, {}, []), HERE / "curves.png")
     tables.picture(read_rows(RUNS / "statistics.csv"), HERE / "statistics.png")
-    tables.sweep_picture(read_rows(RUNS / "learning-rates.csv"), PAGES / "rates.png")
+    sweep_picture(read_rows(RUNS / "learning-rates.csv"), PAGES / "rates.png")
+
+
+def sweep_picture(grid, path):
+    """Draw validation accuracy against the learning rate.
+
+    Each task has an axis, each trunk a line.  A cross at the lower edge marks a rate at which a run
+    diverged."""
+    fig, axes = plots.figure(len(grid.sweeps), width=3.3)
+    for ax, (task, models) in zip(axes, grid.sweeps.items(), strict=True):
+        colors, dashes = plots.colors_of(models), plots.dashes_of(models)
+        for i, (model, by_rate) in enumerate(models.items()):
+            bad = [rate for rate, histories in by_rate.items() if tables.diverged(histories)]
+            rates = sorted({*by_rate} - {*bad})
+            ends = [np.mean([100 * h[-1]["test_accuracy"] for h in by_rate[r]]) for r in rates]
+            line, = ax.plot(rates, ends, marker=("osv^D*XPph" * 9)[i], label=model,
+                            color=colors[model], linestyle=dashes[model])
+            ax.plot(bad, [0.03 + 0.05 * i] * len(bad), "x", color=line.get_color(),
+                    label=f"{model}: diverged" if bad else None,
+                    transform=ax.get_xaxis_transform())
+        plots.mark_level(ax, grid.chance(task), "chance")
+        ax.set(title=tasks.label_of(task), xlabel="learning rate",
+               ylabel="validation accuracy (%)", xscale="log")
+    plots.legend(fig, axes)
+    plots.save(fig, path)
 
 
 def main():

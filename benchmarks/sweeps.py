@@ -63,11 +63,7 @@ class LongTable(reproduce.Table):
     rates: tuple = (1e-3, 3e-3)
     share: float = 0.25
 
-    def grid(self, out, seeds, ready=None, **options):
+    def grid(self, out, seeds, **options):
         """Do the table's runs and return their ``tables.Grid``."""
         return grid(out / "long", self.columns, self.arms, range(seeds), self.rates, self.share,
                     **options)
-
-    def number_of_runs(self, arm, seeds):
-        """Return how many long runs cost as much as those of an arm with its sweep."""
-        return min(seeds, arm.seeds) + self.share * compare.CHOICES * len(arm.sweep(self.rates))

@@ -1,13 +1,11 @@
 """Adapters: few new parameters beside frozen ones.
 
     model = minifpt.FPT.for_task(task, freeze="attn,mlp,ln,pos", adapt="lora:rank=4,on=attn.c_attn")
-    minifpt.adapters.adapt(model, "bottleneck:size=8")
+    minifpt.adapters.adapt(model, "lora:rank=2,on=mlp.*+output")
 
 =================================  ==============================================================
 ``lora:rank=4,alpha=4,on=attn.*``  low-rank adapters on linear layers (Hu et al. 2021, arXiv
                                    2106.09685)
-``bottleneck:size=8,on=attn+mlp``  a small network behind the last linear layer of a part of a
-                                   block (Houlsby et al. 2019, arXiv 1902.00751)
 ``bitfit``                         the trunk's own biases (Ben Zaken et al. 2021, arXiv 2106.10199)
 =================================  ==============================================================
 
@@ -20,6 +18,7 @@ them.
 import copy
 import math
 import re
+from contextlib import suppress
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -29,7 +28,7 @@ from . import fast as ops
 from .layers import Linear, Parameter, named_layers, standard_normal
 
 OPTIONS = {"lora": {"rank": 4, "alpha": None, "on": "attn.*"},
-           "bottleneck": {"size": 8, "on": "attn+mlp"}, "bitfit": {}}
+           "bitfit": {}}
 
 
 class LoRA(Linear):
@@ -76,41 +75,6 @@ class LoRA(Linear):
         return self.weight.data + self.scale * (self.lora_a.data @ self.lora_b.data)
 
 
-class Bottleneck(Linear):
-    """A linear layer with a small network behind it: ``y = x @ W + b``, then
-    ``y = y + gelu(y @ D + d) @ U + u``, D (n_out, m), U (m, n_out).
-
-    y goes two ways, so its gradients add up: ``dy = dy + dbranch``, where dbranch runs back
-    through ``up``, gelu and ``down``.  U and u start at 0, so that y is unchanged.
-    """
-
-    exports = False
-
-    def add(self, name, seed, size):
-        """Add the network to a linear layer that has become a Bottleneck."""
-        n_out, dtype = self.weight.data.shape[1], self.weight.data.dtype
-        self.adapter_down = Linear(n_out, size, dtype, "adapter")
-        self.adapter_up = Linear(size, n_out, dtype, "adapter")
-        down = standard_normal((n_out, size), seed, f"{name}.adapter_down")
-        self.adapter_down.weight.data[...] = down / math.sqrt(n_out)
-
-    def forward(self, x):
-        """x (..., n_in) -> y (..., n_out)."""
-        cache = {}
-        y, cache["linear"] = super().forward(x)
-        h, cache["adapter_down"] = self.adapter_down.forward(y)
-        h, cache["gelu"] = ops.gelu(h)
-        z, cache["adapter_up"] = self.adapter_up.forward(h)
-        return ops.residual(y, z)[0], cache
-
-    def backward(self, dy, cache):
-        """dy (..., n_out) -> dx (..., n_in)."""
-        dbranch = self.adapter_up.backward(dy, cache["adapter_up"])
-        dbranch = ops.gelu_backward(dbranch, cache["gelu"])
-        dbranch = self.adapter_down.backward(dbranch, cache["adapter_down"])
-        return super().backward(ops.residual_backward(dy, dbranch), cache["linear"])
-
-
 def adapt(model, text, seed=0):
     """Add the adapter that ``text`` names to a model's trunk, in place; return the model.
 
@@ -131,22 +95,18 @@ def adapt(model, text, seed=0):
         for p in biases:
             p.trainable, p.group = True, "adapter"
     else:
-        for name, layer in layers_for(kind, model, options.pop("on")).items():
-            layer.__class__ = LoRA if kind == "lora" else Bottleneck
+        for name, layer in layers_for(model, options.pop("on")).items():
+            layer.__class__ = LoRA
             layer.add(name, seed, **options)
     if hasattr(model, "built"):                           # what minifpt.load makes again
         model.built["adapt"] = text
     return model
 
 
-def layers_for(kind, model, on):
-    """Return {name: linear layer} for the names and patterns in ``on``.  For a bottleneck they name
-    parts of blocks, and the last linear layer of each part is returned."""
+def layers_for(model, on):
+    """Return {name: linear layer} for the names and patterns in ``on``."""
     layers = {name.removeprefix("trunk."): layer for name, layer in named_layers(model)
               if type(layer) is Linear}
-    if kind == "bottleneck":
-        layers = {match[1]: layer for name, layer in layers.items()
-                  if (match := re.match(r"(h\.\d+\.(attn|mlp))\.", name))}
     in_block = {name: re.sub(r"^h\.\d+\.", "", name) for name in layers}
     chosen = {}
     for pattern in on.split("+"):
@@ -154,8 +114,8 @@ def layers_for(kind, model, on):
                    if fnmatchcase(name, pattern) or fnmatchcase(in_block[name], pattern)}
         if not matches:
             known = ", ".join(dict.fromkeys(in_block.values())) or "nothing"
-            raise ValueError(f"adapt: on={pattern} names no layer that {kind} fits, expected some "
-                             f"of {known}")
+            raise ValueError(f"adapt: on={pattern} names no linear layer, expected some of "
+                             f"{known}")
         chosen |= matches
     return chosen
 
@@ -166,43 +126,28 @@ def parse(text):
         raise ValueError(f"adapt: got {checks.brief(text)}, expected a text such as 'lora:rank=4'")
     kind, _, rest = text.partition(":")
     checks.one_of("adapt", "the adapter", kind, OPTIONS)
-    options, keys = dict(OPTIONS[kind]), set()
+    options = dict(OPTIONS[kind])
     for item in filter(None, rest.split(",")):
         key, equals, value = item.partition("=")
         if not equals or key not in options:
             known = ", ".join(f"{name}=..." for name in options) or "no options"
             raise ValueError(f"adapt: '{item}' in {text}, expected {known}")
-        if key in keys:
-            raise ValueError(f"adapt: {text} gives {key} twice")
-        keys.add(key)
         if key != "on":
-            check = checks.number if key == "alpha" else checks.whole
-            value = check("adapt", key, number(value))
+            is_whole = isinstance(OPTIONS[kind][key], int)
+            with suppress(ValueError):                    # the check refuses what is no number
+                value = (int if is_whole else float)(value)
+            value = (checks.whole if is_whole else checks.number)("adapt", key, value)
         options[key] = value
     return kind, options
-
-
-def number(text):
-    """Return the number that a text is, or else the text, for a check to refuse."""
-    try:
-        return int(text) if text.isdecimal() else float(text)
-    except ValueError:
-        return text
 
 
 def merge(model):
     """Merge each low-rank adapter of a model into its weight, in place; return the model.
 
-    The outputs stay the same up to rounding.  Raises ``ValueError`` for a bottleneck, which cannot
-    be merged.
-    """
+    The outputs stay the same up to rounding."""
     if not hasattr(model, "named_parameters"):
         raise ValueError(f"merge: the model is {checks.brief(model)}, expected a Layer")
-    layers = [layer for _, layer in named_layers(model)]
-    if any(isinstance(layer, Bottleneck) for layer in layers):
-        raise ValueError("merge: only low-rank adapters can be merged into the weights, the model "
-                         "has a bottleneck")
-    adapted = [layer for layer in layers if isinstance(layer, LoRA)]
+    adapted = [layer for _, layer in named_layers(model) if isinstance(layer, LoRA)]
     for layer in adapted:
         weight = copy.copy(layer.weight)                  # another layer may share the old one
         weight.data, weight.grad = layer.merged(), None

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from . import checks
+from . import checks, parallel
 from . import fast as ops
 from .files import export
 from .freeze import GROUPS, FreezeMask, trained_parts
-from .layers import Layer, Linear, learns
+from .layers import Layer, Linear, learns, setting
 from .machine import single_threaded_blas
 from .trunks.base import Trunk, check_trunk
 
@@ -146,7 +146,7 @@ class FPT(Layer):
         """
         x = self._checked(x)
         input_learns, cache = self.input.learns(), {}
-        p = checks.dropout("FPT", getattr(self.trunk.config, "dropout", 0.0), train, rng)
+        p = checks.dropout("FPT", setting(self.trunk.config, "dropout"), train, rng)
         x, cache["input"] = self.input.forward(x)         # (B, T, C)
         x, cache["dropout"] = ops.dropout(x, p, rng)      # the paper's; the trunk has its own
         hidden, cache["trunk"] = self._through_trunk(x, train, rng, input_learns)
@@ -224,7 +224,7 @@ class FPT(Layer):
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return the logits, without dropout and without keeping a cache."""
         with self.all_frozen():
-            return self.forward(x)[0]
+            return parallel.forward(self, x)[0]
 
     def save(self, folder, dtype=None, **provenance):
         """Write the model to a new folder: the trunk as Transformers saves it, and the input and
@@ -246,24 +246,6 @@ class FPT(Layer):
                                  dtype, f"{folder}: layers.safetensors")
         export.save_folder(self.trunk, folder, dtype, provenance,
                            {"layers.safetensors": layers.getvalue()})
-
-    def counts(self, tokens=None):
-        """Return ``{group: (parameters, trained)}``.
-
-        With ``tokens``, only the positions of an input of that length count: no gradient ever
-        reaches the others.
-        """
-        count = {}
-        if tokens is not None:
-            tokens = checks.whole("counts", "tokens", tokens)
-        for name, p in self.named_parameters():
-            group, size, learns = p.group, p.data.size, p.trained_size()
-            if tokens is not None and name.endswith("wpe.weight"):
-                size = min(tokens, len(p.data)) * p.data.shape[1]
-                learns = min(learns, size)
-            total, trained = count.get(group, (0, 0))
-            count[group] = total + size, trained + learns
-        return {group: count[group] for group in GROUPS if group in count}
 
     def summary(self, tokens: int | None = None) -> str:
         """Return a table as text: for each group its parameters and how many are trained, with the

@@ -10,6 +10,7 @@ block does below the lowest one that learns (see ``gpt2``).
 """
 
 import math
+import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ import numpy as np
 
 from . import checks
 from . import fast as ops
-from .freeze import FreezeMask
+from .freeze import GROUPS, FreezeMask
 
 
 class Parameter:
@@ -52,8 +53,12 @@ class Parameter:
             grad = grad.copy()
         for columns in self.frozen_columns:
             grad[..., columns] = 0.0
+        part = PART_GRADS.get()
         # In place it would change another parameter that was given the same array.
-        self.grad = grad if self.grad is None else self.grad + grad
+        if part is not None:
+            part[self] = part[self] + grad if self in part else grad
+        else:
+            self.grad = grad if self.grad is None else self.grad + grad
 
     def trained_size(self):
         """Return how many of the numbers are trained."""
@@ -72,6 +77,9 @@ class Parameter:
                 f"{'trained' if self.trainable else 'frozen'}, gradient {grad}")
 
 
+TRACING = threading.Lock()                                # held while a trace is open
+# {parameter: gradient} of the part of a batch that runs back in this thread, see ``parallel``.
+PART_GRADS = ContextVar("part_grads", default=None)
 # Ids of the parameters that :meth:`Layer.all_frozen` holds frozen in this thread.
 _FROZEN = ContextVar("frozen", default=frozenset())
 
@@ -105,6 +113,7 @@ class Layer:
     that leads to it: ``h.0.attn.c_attn.weight``."""
 
     exports = True                                        # whether Transformers' models have it
+    runs_in_parts = True                                  # whether it may in ``parallel``
 
     def children(self):
         """Yield (name, child) in the order of definition.  A child is a ``Parameter`` or has
@@ -158,6 +167,24 @@ class Layer:
             yield self
         finally:                                          # generators may end in any order
             _FROZEN.set(_FROZEN.get() - newly)
+
+    def counts(self, tokens=None):
+        """Return ``{group: (parameters, trained)}``.
+
+        With ``tokens``, only the positions of an input of that length count: no gradient ever
+        reaches the others.
+        """
+        count = {}
+        if tokens is not None:
+            tokens = checks.whole("counts", "tokens", tokens)
+        for name, p in self.named_parameters():
+            group, size, trained = p.group, p.data.size, p.trained_size()
+            if tokens is not None and name.endswith("wpe.weight"):
+                size = min(tokens, len(p.data)) * p.data.shape[1]
+                trained = min(trained, size)
+            n, n_trained = count.get(group, (0, 0))
+            count[group] = n + size, n_trained + trained
+        return {group: count[group] for group in GROUPS if group in count}
 
     def check_exports(self):
         """Raise ``ValueError`` if the model has layers, such as adapters, that Transformers
@@ -451,6 +478,16 @@ class Block(Layer):
         return ops.residual_backward(dy, da)
 
 
+# Settings that the config of a trunk may lack, with what holds then: ``n_positions`` is no limit,
+# and ``positions`` says whether there is one.
+OPTIONAL = {"dropout": 0.0, "causal": True, "n_positions": None, "positions": True}
+
+
+def setting(config, name):
+    """Return a setting of a trunk's config, by default that of ``OPTIONAL``."""
+    return getattr(config, name, OPTIONAL[name])
+
+
 def tokens_before(where, config, x, past=None):
     """Return how many tokens ``past`` holds, 0 for ``None``.  Raises ``ValueError`` unless x is
     (B, T, C), each block has its own :class:`KeyValues`, and all these tokens have a position."""
@@ -461,12 +498,11 @@ def tokens_before(where, config, x, past=None):
     if past is not None and not (
             len({*map(id, all_kv)}) == len(all_kv) == config.n_layer
             and all(isinstance(kv, KeyValues) and kv.n == n for kv in all_kv)
-            and getattr(config, "causal", True)):
+            and setting(config, "causal")):
         raise ValueError(f"{where}: past is {checks.brief(past)}, expected for a causal trunk a "
                          f"KeyValues for each of {config.n_layer} blocks, with the same tokens")
-    total = n + x.shape[1]
-    most = getattr(config, "n_positions", total)          # a user's trunk may have no limit
-    if total > most and getattr(config, "positions", True):
+    total, most = n + x.shape[1], setting(config, "n_positions")
+    if most is not None and total > most and setting(config, "positions"):
         raise ValueError(f"{where}: {total} tokens, the trunk has {most} positions: use fewer "
                          "tokens, or a trunk with more positions (random:6x4x128 has 1024)")
     return n

@@ -42,27 +42,17 @@ def cores():
 
 
 def quota(root="/sys/fs/cgroup", group="/proc/self/cgroup"):
-    """Return how many cores' time the control groups of this process allow, or infinity.
-
-    It is in their ``cpu.max``, or with version 1 of control groups in ``cpu.cfs_quota_us``.
-    """
+    """Return how many cores' time the control groups of this process allow, or infinity.  It is in
+    their ``cpu.max``; old systems with version 1 of control groups have no such file."""
     least = math.inf
     with suppress(OSError, ValueError):
-        for line in Path(group).read_text(encoding="utf-8").splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers == "":                         # version 2
-                base, files = Path(root), ("cpu.max",)
-            elif "cpu" in controllers.split(","):
-                base, files = Path(root, "cpu"), ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-            else:
-                continue
-            folder = base / path.strip().lstrip("/")
-            for each in (folder, *folder.parents):        # it also limits all subgroups
-                if (each / files[0]).exists():
-                    text = " ".join((each / name).read_text(encoding="utf-8") for name in files)
-                    most, period = text.split()
-                    if most not in ("max", "-1"):
-                        least = min(least, int(most) / int(period))
+        _, path = Path(group).read_text(encoding="utf-8").split("0::", 1)
+        folder = Path(root) / path.strip().lstrip("/")
+        for each in (folder, *folder.parents):            # it also limits all subgroups
+            if (each / "cpu.max").exists():
+                most, period = (each / "cpu.max").read_text(encoding="utf-8").split()
+                if most != "max":
+                    least = min(least, int(most) / int(period))
     return least
 
 
@@ -73,18 +63,10 @@ def shared(work, pieces):
     the pieces must not depend on the number of cores.
     """
     helpers = min(1 if one_core.users else cores(), len(pieces)) - 1
-    if helpers < 1:
-        for piece in pieces:
-            work(piece)
-        return
-    todo, running = deque(pieces), []
+    todo, running = iter(pieces), []
 
     def run():
-        while todo:
-            try:
-                piece = todo.popleft()
-            except IndexError:                            # another thread took the last one
-                return
+        for piece in todo:                                # the threads take turns
             work(piece)
     with suppress(RuntimeError):                          # no more threads can start
         while len(running) < helpers:
@@ -92,7 +74,7 @@ def shared(work, pieces):
     try:
         run()
     finally:
-        todo.clear()
+        deque(todo, maxlen=0)                             # after an error nobody takes another
         for helper in running:
             if not helper.cancel():
                 helper.result()                           # raises the worker's error
@@ -110,7 +92,7 @@ if hasattr(os, "register_at_fork"):
 
 class ProcessSetting(ContextDecorator):
     """A setting of the whole process, for all threads: the first ``with`` makes it, and the end
-    of the last ``with`` undoes it.  A forked child starts without it.  It may decorate a function.
+    of the last ``with`` undoes it.  It may decorate a function.
 
     ``make`` is a generator function that makes the setting, yields and undoes it.
     """
@@ -118,8 +100,6 @@ class ProcessSetting(ContextDecorator):
     def __init__(self, make):
         self.make, self.__doc__ = make, make.__doc__
         self.lock, self.users, self.generator = threading.Lock(), 0, None
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forked)
 
     def __enter__(self):
         with self.lock:
@@ -130,17 +110,9 @@ class ProcessSetting(ContextDecorator):
 
     def __exit__(self, *error):
         with self.lock:
-            if self.users == 0:                           # the ``with`` began before the fork
-                return
             self.users -= 1
             if self.users == 0:
                 next(self.generator, None)
-
-    def _forked(self):
-        self.lock = threading.Lock()
-        if self.users:
-            self.users = 0
-            next(self.generator, None)
 
 
 def _openblas(name, result=ctypes.c_int):

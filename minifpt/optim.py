@@ -10,7 +10,6 @@ from .machine import shared
 
 MAX_JOINED = 1 << 15         # smaller parameters are updated together, as one array
 BLOCK = 1 << 18              # numbers updated at once: they fit into a core's cache
-MIN_SHARED_BLOCKS = 8        # fewer blocks run on one core
 
 
 class Adam:
@@ -65,11 +64,7 @@ class Adam:
                            for n in range(0, p.data.size, BLOCK)]
         self.t += 1                                       # not of a step that was refused
         self._update_joined(small)
-        if len(pieces) < MIN_SHARED_BLOCKS:
-            for piece in pieces:
-                self._update(*piece)
-        else:
-            shared(lambda piece: self._update(*piece), pieces)
+        shared(lambda piece: self._update(*piece), pieces)
 
     def _update_joined(self, small):
         """Update small parameters as one flat array.

@@ -22,13 +22,11 @@ import numpy as np
 from . import fast, layers
 from . import functional as F
 from .changing import ChangedCache, Changes, joined
-from .layers import named_layers
+from .layers import TRACING, named_layers
 
 # All operations of ``functional``, by name, each with its backward pass.
 OPERATIONS = {name: (function, vars(F)[f"{name}_backward"]) for name, function in vars(F).items()
               if isinstance(function, FunctionType) and f"{name}_backward" in vars(F)}
-NOTHING_LEARNS = "frozen, and nothing below it learns"
-OPEN = threading.Lock()                                   # held while a trace is open
 
 
 @dataclass(eq=False)
@@ -104,7 +102,6 @@ class Trace:
     outputs    {layer's name: output}, in the order in which layers finished; the model itself
                has the name "".
     grads      {layer's name: gradient of its output}, ``None`` where none came back.
-    reasons    {layer's name: why its gradient is ``None``}.
     attention  {layer's name: probabilities (B, H, T, T)}, before dropout.
     steps      all :class:`Step` objects in the order in which they began, forward and then
                backward.
@@ -115,7 +112,7 @@ class Trace:
     """
 
     def __init__(self, model, change=None):
-        self.outputs, self.grads, self.reasons, self.attention = {}, {}, {}, {}
+        self.outputs, self.grads, self.attention = {}, {}, {}
         self.steps = []
         self._thread = threading.get_ident()
         self._own = {id(p.data): p.data for _, p in model.named_parameters()}
@@ -181,8 +178,6 @@ class Trace:
         self.outputs.pop(name, None)                      # in the order of the last run
         self.outputs[name] = copy.deepcopy(y)
         self.grads[name] = None
-        self.reasons[name] = (NOTHING_LEARNS if is_pair and cache is None
-                              else "backward was not run")
         if is_outermost and cache is not None and self._changes.by_place:
             cache = ChangedCache(self._changes)
         return (y, cache) if is_pair else y
@@ -196,13 +191,9 @@ class Trace:
         dy, cache, *_ = *bound.args, None
         partner = self._partner(this, cache)
         self.grads[name] = copy.deepcopy(dy)
-        self.reasons.pop(name, None)
         dx = self._within(this, backward, *args, **kwargs)
         if partner:
             self._explain([p.step for p in partner.all_inner() if p.step])
-        for inner, grad in self.grads.items():            # the backward pass ended above these
-            if grad is None and inner.startswith(f"{name}." if name else ""):
-                self.reasons[inner] = NOTHING_LEARNS
         return dx
 
     def _operation(self, op, function, back, ours):
@@ -366,10 +357,10 @@ def replaced(wrap):
 
     ``function`` is the textbook form and ``ours`` the function that would have run.
     """
-    if not OPEN.acquire(blocking=False):                  # operations are replaced for all threads
+    if not TRACING.acquire(blocking=False):               # operations are replaced for all threads
         raise ValueError("trace: another trace is open; close it first")
     with ExitStack() as undo:
-        undo.callback(OPEN.release)
+        undo.callback(TRACING.release)
         for op, pair in OPERATIONS.items():
             for simple, back in zip(pair, (False, True), strict=True):
                 for table in (vars(F), vars(fast)):

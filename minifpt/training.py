@@ -15,12 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from . import parallel
 from .checks import arrays_in, brief, number, one_of, whole
+from .fast import kept_transposes
 from .files import read_text
 from .files.plots import curves
 from .files.runs import (
     COLUMNS,
     DIVERGED,
+    FORMAT,
     History,
     Run,
     crc,
@@ -29,7 +32,7 @@ from .files.runs import (
     open_folder,
     trained_record,
 )
-from .layers import Layer
+from .layers import TRACING, Layer, named_layers
 from .machine import kept_memory, single_threaded_blas
 from .optim import Adam, clip_grad_norm, cosine
 from .progress import progress_bar
@@ -42,7 +45,7 @@ from .tasks.base import (
     draw,
     member,
 )
-from .tracing import OPEN, named_layers, trace
+from .tracing import trace
 
 INPUT = "x, the task's input"
 TEST_BATCH, TEST_TOKENS = 64, 8192                        # at most, in one forward pass
@@ -62,7 +65,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
           resume: bool = False, schedule: str | None = None, warmup: int | None = None,
           weight_decay: float = 0.0, clip: float = 1.0, eval_every: int = 100,
           test_examples: int = 256, last_test: int | None = None, checkpoint_every: int = 500,
-          config: dict | None = None, progress: bool = True, stop: Any = None,
+          config: dict | None = None, progress: bool = True, until: float | None = None,
+          stop: Any = None,
           callback: Callable[[Run], Any] | None = None) -> History:
     """Train the trainable parameters of a model on a task, with Adam.
 
@@ -85,6 +89,9 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
                       stays, and the next row's training loss counts from there.  Refused if the
                       settings, the data, the model or a task's loss or accuracy have changed.
     checkpoint_every  steps between checkpoints.
+    until             the run ends once three tests in a row have reached this accuracy.  ``None``
+                      is the task's own, such as 0.995 for bit XOR, unless ``steps`` is given: then
+                      all of them are done.
     config            more entries for ``config.json``, such as the trunk's name.
     stop              an object with ``is_set()``, such as a ``threading.Event``.  Once that is
                       true, the run ends as after Ctrl-C.  Ctrl-C and SIGTERM set an event, also
@@ -107,19 +114,19 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     settings = run_settings(
         task, steps=steps, batch_size=batch_size, lr=lr, seed=seed, schedule=schedule,
         warmup=warmup, weight_decay=weight_decay, clip=clip, eval_every=eval_every,
-        test_examples=test_examples, last_test=last_test)
+        test_examples=test_examples, last_test=last_test, until=until)
     checkpoint_every = whole("train", "checkpoint_every", checkpoint_every)
     if out is None and resume:
         raise ValueError("train: resume needs out, the folder of the run")
-    if out is not None and (not isinstance(out, (str, os.PathLike)) or not str(out)):
-        raise ValueError(f"train: out is {brief(out)}, expected a path, or None to write nothing")
-    if stop is not None and not callable(getattr(stop, "is_set", None)):
-        raise ValueError(f"train: stop is {brief(stop)}, expected an object with is_set(), such "
-                         "as a threading.Event")
-    if callback is not None and not callable(callback):
-        raise ValueError(f"train: callback is {brief(callback)}, expected a function of a run")
-    if config is not None and not isinstance(config, dict):
-        raise ValueError(f"train: config is {brief(config)}, expected a dictionary, or None")
+    for name, value, fits, expected in (
+            ("out", out, isinstance(out, (str, os.PathLike)) and str(out),
+             "a path, or None to write nothing"),
+            ("stop", stop, callable(getattr(stop, "is_set", None)),
+             "an object with is_set(), such as a threading.Event"),
+            ("callback", callback, callable(callback), "a function of a run"),
+            ("config", config, isinstance(config, dict), "a dictionary, or None")):
+        if value is not None and not fits:
+            raise ValueError(f"train: {name} is {brief(value)}, expected {expected}")
     if not (resume or math.isfinite(loss)):
         raise _diverged("the start", "loss", model, x)
     parameters = [p for p in model.parameters() if p.trainable]
@@ -130,7 +137,7 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     if out is not None:                                   # reading all data may take long
         parts = settings.get("fingerprint", {}) | fingerprint(task, model)
         built = getattr(model, "built", {}) | {"trained": trained_record(model)}
-        settings |= {"built": built, "fingerprint": parts}
+        settings |= {"built": built, "fingerprint": parts, "format": FORMAT}
     optimizer = Adam(parameters, settings["lr"], weight_decay=settings["weight_decay"])
     run = Run(model, optimizer, np.random.default_rng([settings["seed"], 0]), settings)
     if out is None:
@@ -151,6 +158,10 @@ def run_settings(task, **settings):
     """Return the settings of a run, checked, with the task's default for each that is ``None``.
     Raises ``ValueError`` for values out of range."""
     has_warmup, defaults = settings["warmup"] is not None, defaults_of(task)
+    if settings["until"] is None and settings["steps"] is None:
+        settings["until"] = member(task, "until")
+    if settings["until"] is not None:
+        settings["until"] = number("train", "until", settings["until"], most=1)
     settings |= {name: defaults[name] for name, value in settings.items()
                  if value is None and name in defaults}
     for name in ("steps", "batch_size", "eval_every", "test_examples", "last_test"):
@@ -232,7 +243,7 @@ def fingerprint(task=None, model=None):
 def _loop(model, task, run, out, checkpoint_every, progress, stop_event, callback):
     """Train, test and save until the run's last step, or until the callback returns ``False``."""
     settings, steps, begin = run.settings, run.settings["steps"], time.perf_counter() - run.seconds
-    batch, is_end, where = None, False, "" if out is None else f", go on from {out}"
+    batch, is_end, where = None, run.is_solved(), "" if out is None else f", go on from {out}"
 
     def save():
         """Write a checkpoint, unless the last update broke the model."""
@@ -245,7 +256,9 @@ def _loop(model, task, run, out, checkpoint_every, progress, stop_event, callbac
 
     bar = progress_bar(total=steps, initial=run.step, desc=f"{task.name:.20}", progress=progress,
                        mininterval=0.3, leave=None, bar_format=BAR)
-    with bar, kept_memory, single_threaded_blas, _interrupts(stop_event) as is_stopped:
+    frozen = [p.data for p in model.parameters() if not p.trainable and p.data.ndim == 2]
+    with (bar, kept_memory, single_threaded_blas, kept_transposes(frozen),
+          _interrupts(stop_event) as is_stopped):
         while not is_end and (run.step < steps or run.is_test_due()):
             if not run.is_test_due():                     # it is after a stop in a test
                 run.optimizer.lr = learning_rate(settings, run.step)
@@ -267,7 +280,8 @@ def _loop(model, task, run, out, checkpoint_every, progress, stop_event, callbac
                 if out is not None:
                     run.history.save(out / "metrics.csv")
             answer = None if callback is None else callback(run)
-            is_end = is_last or (isinstance(answer, (bool, np.bool_)) and not answer)
+            is_end = is_last or run.is_solved() or (
+                isinstance(answer, (bool, np.bool_)) and not answer)
             if is_end or stop or run.step % checkpoint_every == 0:
                 save()
             if stop and not is_last:
@@ -314,10 +328,10 @@ def step(model, task, optimizer, x, y, clip, rng):
     """Train one step: forward, backward, clip, Adam.  Return (loss, accuracy)."""
     for p in optimizer.parameters:
         p.grad = None
-    logits, cache = model.forward(x, train=True, rng=rng)
+    logits, cache = parallel.forward(model, x, train=True, rng=rng)
     loss, dlogits = task.loss(logits, y)
     if math.isfinite(loss):
-        model.backward(dlogits, cache)
+        parallel.backward(model, dlogits, cache)
         if math.isfinite(clip_grad_norm(optimizer.parameters, clip)):
             accuracy = task.accuracy(logits, y)
             check_accuracy(task, accuracy)
@@ -349,7 +363,7 @@ def evaluate(model, task, x, y, progress=False, answers=None, is_stopped=None):
             if is_stopped is not None and is_stopped():
                 raise KeyboardInterrupt
             xi, yi = x[i:i + n], y[i:i + n]
-            logits, _ = model.forward(xi)
+            logits, _ = parallel.forward(model, xi)
             if answers is not None:
                 answers.append(logits)
             loss, accuracy = task.loss(logits, yi)[0], task.accuracy(logits, yi)
@@ -370,7 +384,7 @@ def first_nonfinite(model, x):
     for name, p in model.named_parameters():
         if not np.isfinite(p.data).all():
             return name
-    if OPEN.locked():                                     # only one trace can be open
+    if TRACING.locked():                                  # only one trace can be open
         return "a layer that the open trace shows"
     with np.errstate(all="ignore"), model.all_frozen(), trace(model) as t:
         model.forward(x)

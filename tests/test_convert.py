@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import memory, refused
+from conftest import refused
 
 import minifpt
 from minifpt import cli
 from minifpt import functional as F
+from minifpt.experiments.convert import convert
 from minifpt.files import weights
-from minifpt.trunks.convert import convert
 
 GOLDEN = Path(__file__).parent / "golden"
 FOLDERS = ["plain", "sharded", "trunk-bfloat16", "float16", "gelu", "relu"]
@@ -107,7 +107,7 @@ def test_convert_is_exact(name, tmp_path):
     (tmp_path / "float16").mkdir()
     for dtype, out, path in (("float32", "w", "w.npz"),
                              (np.float16, "float16", f"float16/{name}.npz")):
-        assert convert(GOLDEN / name, tmp_path / out, dtype, progress=False) == tmp_path / path
+        assert convert(GOLDEN / name, tmp_path / out, dtype) == tmp_path / path
         with np.load(tmp_path / path, allow_pickle=False) as f:
             assert {f[n].dtype for n in f if n != "config"} == {np.dtype(dtype)}
             assert json.loads(str(f["config"]))["source"] == name
@@ -243,7 +243,7 @@ def test_a_config_that_does_not_fit_is_refused(tmp_path, changes, message):
     """By each way in, before memory for such a model is asked for."""
     folder = write(tmp_path / "a", **changes)
     for load in (minifpt.GPT2.from_pretrained, minifpt.LanguageModel.from_pretrained,
-                 lambda folder: convert(folder, tmp_path / "w.npz", progress=False)):
+                 lambda folder: convert(folder, tmp_path / "w.npz")):
         with refused(message) as error:
             load(folder)
         assert str(folder) in str(error.value)
@@ -256,7 +256,7 @@ def test_settings_of_a_config_are_kept(tmp_path):
     config = minifpt.GPT2.from_pretrained(folder, dropout=0.2).config
     assert config == minifpt.GPT2Config(**CONFIG, dropout=0.2, layer_norm_epsilon=0.5,
                                         activation_function="gelu_pytorch_tanh")
-    path = convert(folder, tmp_path / "w.npz", progress=False, dropout=0.2)
+    path = convert(folder, tmp_path / "w.npz", dropout=0.2)
     assert minifpt.GPT2.from_pretrained(path).config == config
 
 
@@ -317,7 +317,7 @@ def test_damaged_folders_are_refused(tmp_path, kind, edit, message):
     with refused(message, kind):
         minifpt.GPT2.from_pretrained(folder)
     with refused(message, (ValueError, FileNotFoundError)):
-        convert(folder, tmp_path / "w.npz", progress=False)
+        convert(folder, tmp_path / "w.npz")
     assert not (tmp_path / "w.npz").exists()
 
 
@@ -329,7 +329,7 @@ def test_pickles_are_not_read(tmp_path, source):
         minifpt.GPT2.from_pretrained(tmp_path / source)
     assert source in str(error.value)
     with refused("safetensors", (ValueError, FileNotFoundError)):
-        convert(tmp_path / source, tmp_path / "w.npz", progress=False)
+        convert(tmp_path / source, tmp_path / "w.npz")
 
 
 # --------------------------------------------------------------------------- convert
@@ -347,7 +347,7 @@ def test_convert_into_the_cache(tmp_path, cache):
     (folder / "merges.txt").write_text("#version: 0.2\n")
     (folder / "vocab.json").write_text("{}")
     (folder / "tokenizer_config.json").write_text("{}")
-    path = convert(folder, progress=False)
+    path = convert(folder)
     assert path == cache / "my.model.npz"
     assert sorted(f.name for f in cache.iterdir()) == [
         "my.model.merges.txt", "my.model.npz", "my.model.tokenizer_config.json",
@@ -361,24 +361,12 @@ def test_convert_into_the_cache(tmp_path, cache):
 
 def test_a_converted_file_has_the_name_of_its_source(tmp_path, cache):
     folder = write(tmp_path / "a")
-    assert convert(folder / "model.safetensors", progress=False) == cache / "a.npz"
+    assert convert(folder / "model.safetensors") == cache / "a.npz"
     (folder / "model.safetensors").rename(folder / "other.safetensors")
-    assert convert(folder / "other.safetensors", progress=False) == cache / "other.npz"
+    assert convert(folder / "other.safetensors") == cache / "other.npz"
     shutil.rmtree(folder)
     folder.mkdir()                                        # it does not hide the weights
     assert weights.find("a") == cache / "a.npz"
-
-
-def test_converting_holds_no_whole_model(tmp_path):
-    """Of a model of 11 MB no more than its largest array, 6 MB, is ever in memory.
-
-    The zeros that stand for the model are counted, too, which take no memory."""
-    shape = dict(n_layer=6, n_head=1, n_embd=128, n_positions=8, vocab_size=12_000)
-    tensors = arrays(**shape)
-    folder = write(tmp_path / "a", tensors, **shape)
-    _, peak = memory(lambda: convert(folder, tmp_path / "w.npz", progress=False))
-    zeros = 4 * sum(a.size for a in tensors.values()) / 1e6
-    assert (tmp_path / "w.npz").stat().st_size > 5e6 and peak < zeros + 7, peak
 
 
 # ------------------------------------------------------------------------------- hub
@@ -405,7 +393,7 @@ def hub(monkeypatch):
     ("some.one/a-model", "some.one/a-model", "some.one--a-model")])
 def test_a_repository_is_fetched_and_converted(tmp_path, cache, hub, name, repo, file):
     hub.folders[repo] = write(tmp_path / "5e3a")
-    assert convert(name, progress=False) == cache / f"{file}.npz"
+    assert convert(name) == cache / f"{file}.npz"
     assert len(hub.asked) == 1 and "model-*.safetensors" in hub.asked[0][1]
     assert minifpt.GPT2.from_pretrained(name).config == minifpt.GPT2Config(**CONFIG)
     with np.load(cache / f"{file}.npz") as f:
@@ -442,7 +430,7 @@ def test_another_tokenizer_s_files_are_not_replaced(tmp_path, cache):
     (source / "merges.txt").write_text("#version: 0.2\n")
     (tmp_path / "w.merges.txt").write_text("mine")
     with refused("w.merges.txt is there already"):
-        convert(source, tmp_path / "w.npz", progress=False)
+        convert(source, tmp_path / "w.npz")
     assert (tmp_path / "w.merges.txt").read_text() == "mine"
     assert not (tmp_path / "w.npz").exists()
 
@@ -461,5 +449,5 @@ def test_a_source_that_cannot_be_converted_is_refused(tmp_path, cache, hub, monk
         monkeypatch.setitem(sys.modules, "huggingface_hub", None)
         source = "gpt2"
     with refused(message, ValueError if source == "text" else FileNotFoundError):
-        convert(source, progress=False)
+        convert(source)
     assert not any("bin" in pattern for request in hub.asked for pattern in request[1])

@@ -15,9 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import minifpt
-from minifpt import cli, fast, machine, optim
+from minifpt import cli, fast, machine
 from minifpt import functional as F
-from minifpt.experiments import runs as run_folders
 from minifpt.experiments.compare import Arm
 from minifpt.files import runs
 from minifpt.trunks.names import TrunkSpec
@@ -76,9 +75,7 @@ def no_threads(monkeypatch):
 
 IN_A_BROWSER = """
 import minifpt
-from minifpt import optim
 from minifpt.files import runs
-optim.MIN_SHARED_BLOCKS = 1              # Adam shares its work at any size
 trunk = minifpt.GPT2(minifpt.GPT2Config(2, 2, 8, 16, dropout=0.1))
 pretrained = minifpt.GPT2.from_pretrained("minigpt-language")
 task = minifpt.tasks.get("bit-xor", n=2)
@@ -91,7 +88,6 @@ found = [runs.crc(p.data for p in m.parameters()) for m in (pretrained, model)]
 @pytest.mark.slow
 def test_a_model_is_made_loaded_and_trained_in_a_browser(tmp_path, monkeypatch):
     """To the same bits as here, without threads, ctypes' libraries, locks or forks."""
-    monkeypatch.setattr(optim, "MIN_SHARED_BLOCKS", optim.MIN_SHARED_BLOCKS)  # put back afterwards
     monkeypatch.chdir(tmp_path)
     here = {}
     exec(IN_A_BROWSER, here)
@@ -204,17 +200,6 @@ def test_a_model_s_folder_can_be_made_on_windows(text, full):
     assert not {*spec.folder} & {*'<>:"/\\|?*'}
     name = Arm("random:1x4x256@0.5", "attn,h.*.ln_1.*" if full else "fpt").folder
     assert not {*name} & {*'<>:"/\\|?*'} and PureWindowsPath(name).name == name
-
-
-def test_run_folders_may_have_windows_paths(monkeypatch):
-    class WindowsPath(PureWindowsPath):
-        def is_dir(self):
-            return False
-    monkeypatch.setattr(run_folders, "Path", WindowsPath)
-    for word in r"runs\bit-xor", r"C:\runs\digits", "runs/listops":
-        assert run_folders.names_folder(word)
-    for word in "bit-xor", r"C:\my\walk.py:Walk", "walk.py:Walk":
-        assert not run_folders.names_folder(word)
 
 
 @pytest.mark.slow

@@ -122,7 +122,7 @@ def test_convert_exports_a_run(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("argv, says", [
-    (["run"], "--out must say"),
+    (["run"], "needs --out, the folder to write, or an .npz file"),
     (["run", "--out", "x", "--dropout", "0.1"], "--dropout and --revision"),
     (["empty", "--out", "x"], "holds none of model.safetensors"),
     (["small.npz", "--out", "."], "holds files"),
@@ -131,7 +131,7 @@ def test_convert_refuses_in_one_line(tmp_path, monkeypatch, fails, argv, says):
     monkeypatch.chdir(tmp_path)
     for name in ("run", "empty"):
         (tmp_path / name).mkdir()
-    (tmp_path / "run" / "config.json").write_text("{}")
+    (tmp_path / "run" / "checkpoint.npz").touch()
     language_model().trunk.save("small.npz")
     assert says in fails("convert", *argv)
 

@@ -106,7 +106,7 @@ def test_a_trace_has_the_trunk_s_layers(spec, mask, randomise):
     model = fpt(randomise(make(spec), size=0.2), mask)
     t = traced(model, x_of(2, 6, 3))
     names = {f"trunk.{name}" for name in INNER.get(spec, GPT2)} | {"input", "trunk", "output", ""}
-    assert set(t.outputs) == set(t.grads) == names and not t.reasons
+    assert set(t.outputs) == set(t.grads) == names
     assert t.outputs["trunk"].shape[0::2] == (2, 32) and t.grads["trunk"].shape[0::2] == (2, 32)
     assert all(step.partner for step in t.steps)
 

@@ -12,8 +12,8 @@ import minifpt
 from minifpt import cli, fast
 from minifpt import functional as F
 from minifpt.experiments import compare
+from minifpt.experiments.convert import convert
 from minifpt.files.families import read_config
-from minifpt.trunks.convert import convert
 from minifpt.trunks.encoder import Encoder, EncoderConfig, buckets
 
 SMALL = dict(n_layer=2, n_head=2, n_embd=8, n_positions=12, dropout=0.0, initializer_range=0.4)
@@ -58,6 +58,10 @@ def test_attention_adds_the_bias_to_its_scores(T, causal):
         np.testing.assert_allclose(quick, simple, atol=1e-12)
     with refused("attention: bias has shape"):
         F.attention(qkv, 2, bias=bias[0])
+    bias[1, 2, :3] = -np.inf                              # token 2 reads later ones alone
+    assert np.isfinite(F.attention(qkv, 2, causal=False, bias=bias)[0]).all()
+    with refused("the bias lets token 2 of head 1 read no token"):
+        F.attention(qkv, 2, bias=bias)
 
 
 def test_a_window_ends_where_it_says():
@@ -106,7 +110,7 @@ def test_a_trunk_is_saved_loaded_and_converted(name, tmp_path):
     trunk, x = encoder(name), normal(2, 9, 8).astype(np.float32)
     trunk.save(tmp_path / "a.npz", np.float32)
     trunk.save(tmp_path / "b")
-    convert(tmp_path / "b", tmp_path / "c.npz", "float32", progress=False)
+    convert(tmp_path / "b", tmp_path / "c.npz", "float32")
     for file in ("a.npz", "b", "c.npz"):
         again = minifpt.trunks.get(tmp_path / file)
         assert type(again) is Encoder and again.config.model_type == name.split(",")[0]

@@ -25,8 +25,8 @@ from test_tasks import by_python
 import minifpt
 from minifpt import tasks
 from minifpt.experiments import compare
-from minifpt.experiments.runs import read_history, read_settings
 from minifpt.experiments.runs import read_run as read_back
+from minifpt.experiments.runs import read_settings
 from minifpt.files import data, runs, tokenizer
 from minifpt.tasks.listops import PAD
 
@@ -211,7 +211,6 @@ def read_run(folder):
     if '"random:1x2x8"' in (folder / "config.json").read_text("utf-8", "replace"):
         finite(read_back(folder)[1].model)                # other names may be large models
     read_settings(folder)
-    read_history(folder)
     assert all({*row} == {*runs.COLUMNS} for row in runs.History.load(folder / "metrics.csv"))
 
 

@@ -16,10 +16,10 @@ import pytest
 
 import minifpt
 from minifpt import functional as F
+from minifpt.experiments.convert import convert
 from minifpt.files import huggingface
 from minifpt.files.weights import by_gpt2_name
 from minifpt.gpt2 import SHAPES
-from minifpt.trunks.convert import convert
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -137,7 +137,7 @@ def test_every_way_to_save(folder, kind, activation):
             state[f"transformer.h.{i}.attn.masked_bias"] = torch.tensor(-1e4)
         safe.save_file(state, folder / "model.safetensors", {"format": "pt"})
     compare(model, folder, np.float64, T=20)
-    path = convert(folder, folder / "w.npz", dtype="float32", progress=False)
+    path = convert(folder, folder / "w.npz", dtype="float32")
     compare(model, path, np.float32, T=20)
     compare(model, path, np.float64, T=20)                # float32 is all that was saved
     assert minifpt.GPT2.from_pretrained(path).config.activation_function == activation
@@ -178,8 +178,8 @@ def test_the_hub_itself(folder, there):
         make(**SMALL).save_pretrained(repo / "snapshots" / ("5e3a" * 10))
         (repo / "refs").mkdir()
         (repo / "refs" / "main").write_text("5e3a" * 10)
-    code = ("from minifpt import GPT2\nfrom minifpt.trunks.convert import convert\n"
-            "try:\n    print(convert('gpt2', progress=False))\n"
+    code = ("from minifpt import GPT2\nfrom minifpt.experiments.convert import convert\n"
+            "try:\n    print(convert('gpt2'))\n"
             "    print(GPT2.from_pretrained('gpt2').config.n_embd)\n"
             "except FileNotFoundError as e: print('refused:', e)")
     env = os.environ | {"HF_HUB_OFFLINE": "1"} | dict.fromkeys(("HF_HOME", "XDG_CACHE_HOME"),

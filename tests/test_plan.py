@@ -12,12 +12,10 @@ import pytest
 import minifpt
 from minifpt import cli, tasks
 from minifpt.experiments import plan
-from minifpt.freeze import FreezeMask
-from minifpt.trunks.names import TrunkSpec
 
 
 def plan_of(task, model, mask="fpt", batch=3, **options):
-    return plan.plan(task, TrunkSpec.parse(model), FreezeMask.parse(mask), batch, **options)
+    return plan.plan(task, model, mask, batch, **options)
 
 
 @pytest.mark.parametrize("mask", ["fpt", "full", "output_only", "ln", "attn,mlp,h.0.*"])
@@ -50,16 +48,6 @@ def test_memory_is_that_of_weights_and_of_a_step_with_adams_arrays(mask):
     trained = sum(p.data.nbytes for p in model.parameters() if p.trainable)
     expected = plan.PROCESS + estimate.weights + step + 2 * trained
     assert estimate.peak == pytest.approx(expected, rel=0.1)    # Adam joins small ones
-
-
-@pytest.mark.parametrize("task", ["mnist", "bit-xor", "bit-memory"])
-def test_examples_need_no_data(task, monkeypatch):
-    monkeypatch.setattr(tasks.MNIST, "images", None)
-    task = tasks.get(task)
-    x, y = plan.examples(task, np.random.default_rng(0), 3)
-    assert x.shape == (3, task.tokens, task.input_dim) and x.dtype == np.float32
-    loss, dlogits = task.loss(np.zeros((3, task.output_tokens, task.output_dim), np.float32), y)
-    assert loss == pytest.approx(np.log(task.classes), rel=1e-6)
 
 
 def test_a_trunk_that_memory_does_not_hold_is_refused_at_once(capsys):

@@ -11,7 +11,6 @@ from conftest import refused
 import minifpt
 from minifpt import adapters, layers, optim, tasks
 from minifpt import functional as F
-from minifpt.experiments import plan
 from minifpt.experiments import runs as run_folders
 from minifpt.files import runs
 from minifpt.freeze import FreezeMask
@@ -353,9 +352,6 @@ def test_an_fpt_refuses_wrong_results_of_a_trunk_s_backward(dx):
 
 def test_a_task_needs_no_options_and_no_classes(tmp_path):
     minifpt.train(fpt(), Own(), out=tmp_path / "run", **QUICK)
-    own = Own()
-    own.options = {"data": "x"}                           # and yet without classes
-    plan.examples(own, np.random.default_rng(0), 2)
 
 
 def test_numpys_numbers_and_paths_are_taken(tmp_path):

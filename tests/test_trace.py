@@ -400,8 +400,6 @@ def test_gradients_under_any_mask(data):
         block = ".".join(name.split(".")[:3])
         last = max(i for n, i in position.items() if n.startswith(f"{block}.") or not name)
         assert (t.grads[name] is None) == (last < lowest), name
-        assert t.reasons.get(name) == ("frozen, and nothing below it learns" if last < lowest
-                                       else None)
 
 
 @pytest.mark.parametrize("tokens", [2, 10])
@@ -425,10 +423,9 @@ def test_reasons_without_a_backward_pass(build):
     model = build()
     with minifpt.trace(model) as t:
         model.forward(batch(), True, rng(1))
-    assert t.reasons == dict.fromkeys(t.outputs, "backward was not run")
+    assert {*t.grads.values()} == {None}
     with minifpt.trace(model) as t:
         model.predict(batch())
-    assert t.reasons[""] == "frozen, and nothing below it learns"
     assert {r for s in t.steps for r in s.reasons.values()} == {"backward was not run"}
 
 

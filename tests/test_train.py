@@ -102,7 +102,9 @@ def stop_at(task, step):
 def poison(task, model, step, name, value):
     """Put ``value`` into a parameter just before that step."""
     def put():
-        dict(model.named_parameters())[name].data.flat[1] = value
+        p = dict(model.named_parameters())[name]
+        p.data = p.data.copy()                            # a frozen matrix is read-only meanwhile
+        p.data.flat[1] = value
     return at_step(task, step, put)
 
 
@@ -149,8 +151,8 @@ def test_history_has_empty_cells_for_missing_values(tmp_path):
 def test_a_step_equals_one_by_hand():
     """Two steps equal forward, backward, clipping and Adam called one by one."""
     task = BitXOR(n=2)
-    trained, _ = go(steps=2, lr=3e-3, seed=4)
-    model, rng = build(task), np.random.default_rng([4, 0])
+    trained, _ = go(model=build(task, dtype=np.float64), steps=2, lr=3e-3, seed=4)
+    model, rng = build(task, dtype=np.float64), np.random.default_rng([4, 0])
     parameters = [p for p in model.parameters() if p.trainable]
     adam = optim.Adam(parameters, lr=3e-3)
     for _ in range(2):
@@ -160,7 +162,8 @@ def test_a_step_equals_one_by_hand():
         model.backward(task.loss(logits, y)[1], cache)
         assert optim.clip_grad_norm(parameters, 1.0) > 0
         adam.step()
-    np.testing.assert_equal(data(trained), data(model))
+    for name, values in data(model).items():
+        np.testing.assert_allclose(data(trained)[name], values, rtol=1e-9, atol=1e-12)
 
 
 def test_evaluate_is_the_mean_over_all_examples():
@@ -256,6 +259,7 @@ def test_learning_rates_follow_warm_up_and_schedule():
         ("weight_decay", np.nan))],
     ({"seed": -1}, "train: seed must be a whole number, at least 0, got -1"),
     ({"steps": np.nan}, "train: steps must be"), ({"warmup": 1.5}, "train: warmup must be"),
+    ({"until": 99.5}, "train: until is 99.5, expected .* at most 1"),
     ({"warmup": -1}, "train: warmup must be"), ({"schedule": "linear"}, "schedule is 'linear'")])
 def test_bad_arguments_write_nothing(tmp_path, options, message):
     with refused(message):
@@ -322,6 +326,27 @@ def test_resume_may_ask_for_more_steps(tmp_path):
     assert json.loads((tmp_path / "b" / "config.json").read_text())["steps"] == 31
     with pytest.raises(ValueError, match="steps = 31, not 24"):
         go(tmp_path / "b", resume=True)
+
+
+def test_a_solved_run_is_a_finished_one_and_more_steps_give_the_same_bits(tmp_path):
+    """Each accuracy is at least 0.01, so three tests are enough."""
+    whole, history = go(tmp_path / "a")
+    solved, short = go(tmp_path / "b", until=0.01)
+    assert rows(short) == rows(history)[:3] and short[-1]["step"] == 15
+    assert sorted(contents(tmp_path / "b")) == FILES
+    again, same = go(tmp_path / "b", until=0.01, resume=True)
+    assert same == short
+    np.testing.assert_equal(data(again), data(solved))
+    longer, more = go(tmp_path / "b", resume=True)
+    np.testing.assert_equal(data(longer), data(whole))
+    assert rows(more) == rows(history)
+
+
+@pytest.mark.parametrize("options, last", [({}, 15), ({"steps": 24}, 24), ({"until": 1.0}, 24)])
+def test_a_task_s_own_accuracy_ends_a_run_whose_steps_are_not_given(monkeypatch, options, last):
+    monkeypatch.setattr(BitXOR, "defaults", BitXOR.defaults | {"steps": 24, "lr": 1e-5})
+    monkeypatch.setattr(BitXOR, "until", 0.01)
+    assert go(**{"steps": None} | options)[1][-1]["step"] == last
 
 
 def refuse(out, error, message, **kw):

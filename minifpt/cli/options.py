@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import tasks
-from ..trunks import TrunkSpec, config_for, forms
+from ..trunks import config_for, forms
 from ..user_files import USERS_OWN
 
 MODEL_NAME = "minigpt-language"
@@ -16,14 +16,15 @@ TRUNKS = """\
 A MODEL is one of
     minigpt-language      shipped weights ('minifpt info' lists them)
     FILE or FOLDER        your own weights, also of a Llama, BERT, ViT or T5
-    random, random:SHAPE  random weights, of minigpt's shape or that of gpt2,
-                          gpt2-medium, gpt2-large or gpt2-xl
+    random, random:SHAPE  random weights as the paper draws them for the width,
+                          of minigpt's shape or that of gpt2, gpt2-medium,
+                          gpt2-large or gpt2-xl
     random:1x2x256@1.41   blocks x heads x channels, with a standard deviation
-                          of 1.41 / sqrt(channels); GPT-2's is 0.55
+                          of 1.41 / sqrt(channels); the paper's is 0.55
+    random@gpt2           GPT-2's own 0.02, too small for 128 channels
     random:llama:6x4x128  a random Llama; 6x4/2x128: 2 heads of keys and values
     random:bert:6x4x128   a random BERT; also roberta:, vit:, t5:, and
                           longformer:32:6x4x128 with a window of 32 tokens
-    random@paper          random as in the paper: 0.02 at 768 channels
     statistics:NAME       random, with each array's mean and standard deviation
     lstm:3x128            a random LSTM; ,residual and ,positions add these
     ...,qk=105            after a random one: 105 degrees between each head's
@@ -106,8 +107,7 @@ def model(text):
     """Return the name of a trunk from the command line; refuse a random one that this machine's
     memory does not hold."""
     try:
-        spec = TrunkSpec.parse(text)
-        config = config_for(spec) if spec.kind in ("random", "lstm") else None
+        config = config_for(text)
     except (ValueError, OSError):                         # the command says what is wrong
         return text
     size = 48 * config.n_layer * config.n_embd ** 2 if config else 0      # bytes, about
@@ -120,12 +120,13 @@ def model(text):
 
 FILE_ENDINGS = ".csv", ".html", ".json", ".npz", ".png", ".safetensors", ".txt"
 MODEL = option("--model", type=model, default=MODEL_NAME, metavar="MODEL",
-               help=f"trunk, see below (default: {MODEL_NAME})")
+               help="the trunk, transformer blocks that stay frozen: a name or a file; 'random' "
+                    f"is drawn as the paper draws it (default: {MODEL_NAME})")
 FREEZE = option("--freeze", default="fpt", metavar="MASK", help=(
     "frozen parts: fpt (attn,mlp), full (none), output_only (all but the output), or groups and "
     "patterns: 'attn,mlp,h.3-5.ln_1.*'; 'only:ln,output' trains these alone (default: fpt)"))
 ADAPT = option("--adapt", metavar="ADAPTER", help=(
-    "lora:rank=4,on=attn.c_attn, bottleneck:size=8 or bitfit (default: none)"))
+    "lora:rank=4,on=attn.c_attn or bitfit (default: none)"))
 START = option("--start", choices=forms.STARTS, help=(
     "start the input layer in the directions in which the first block's heads look for likeness, "
     "or away from it (default: random)"))
@@ -145,7 +146,9 @@ def out_option(text, place, *names, **settings):
 OPEN = option("--open", action="store_true", help="open the page in a browser")
 RUN = {                                                   # settings of a run
     "steps": (whole, "training steps"), "batch_size": (whole, "examples in a step"),
-    "lr": (float, "learning rate"), "dropout": (float, "share of activations set to 0"),
+    "lr": (float, "learning rate"),
+    "until": (float, "end once three tests in a row reach this accuracy, at most 1"),
+    "dropout": (float, "share of activations set to 0"),
     "schedule": (None, "learning rate over time"),
     "clip": (float, "largest norm of all gradients together"),
     "warmup": (whole, "steps over which the learning rate rises"),
@@ -166,8 +169,6 @@ def run_options(*names, default="the task's", **defaults):
 
 NAMES = ", ".join(tasks.names())
 TASKS = option("tasks", nargs="*", metavar="TASK", help=f"{NAMES}, or FILE.py:CLASS, your own task")
-TASKS_OR_RUNS = option("tasks", nargs="*", metavar="TASK|RUN", help=(
-    f"{NAMES}, or FILE.py:CLASS, your own task; or the folder of a finished run"))
 # The help of each option of a task.
 TASK_OPTIONS = {
     "n": "bits in a string", "strings": "strings to remember",
@@ -198,7 +199,7 @@ def add_options(sub, run, argv):
             if is_rare and not is_all:
                 settings = settings | {"help": argparse.SUPPRESS}
             target.add_argument(*flags, **settings)
-    if run.options and run.options[0] in (TASKS, TASKS_OR_RUNS):
+    if run.options and run.options[0] is TASKS:
         add_task_options(sub, argv)
     sub.add_argument("--help-all", action="help", help=(
         "show all options and every kind of MODEL" if is_long else argparse.SUPPRESS))

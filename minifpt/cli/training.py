@@ -11,11 +11,8 @@ from .. import machine, tasks
 from ..exercises import own
 from ..experiments import compare as experiments
 from ..experiments import plan as planning
-from ..freeze import FreezeMask
-from ..gpt2 import GPT2Config
 from ..gradients import gradcheck
 from ..training import train as training
-from ..trunks import TrunkSpec, config_for
 from . import options as shared
 from .formatting import print_rows, say
 from .options import (
@@ -29,6 +26,8 @@ from .options import (
     takes,
     whole,
 )
+
+SOLVED = 0.95                                             # accuracy at which a task is solved
 
 
 def new_folder(task):
@@ -68,7 +67,8 @@ def wrong_loss(task):
 
 @takes(
     shared.TASKS, shared.MODEL, shared.FREEZE,
-    *run_options("steps", "batch_size", "lr"),
+    *run_options("steps", "batch_size", "lr", "until",
+                 until="the task's own, 0.995 for bit-xor, unless --steps is given"),
     shared.SEED,
     out_option("the run's folder", "a new runs/TASK", type=folder, metavar="FOLDER"),
     option("--resume", action="store_true",
@@ -109,15 +109,17 @@ def train(args):
             **settings)
     last = history[-1]
     total, trained = (sum(n) for n in zip(*model.counts(task.tokens).values(), strict=True))
-    positions = getattr(config_for(args.model), "n_positions", None)
-    if positions and getattr(model.trunk.config, "n_positions", 0) > positions:
-        print(f"{args.model} has {positions:,} positions: the other "
-              f"{model.trunk.config.n_positions - positions:,} were drawn as for a new trunk")
+    if "n_positions" in model.built:
+        print(f"{args.model} has fewer positions than the {task.tokens:,} of the task: the others "
+              "were drawn as for a new trunk")
     held_out = None if args.test_examples else tasks.member(task, "test_set")()
     n = f"{len(held_out[0])} examples" if held_out else "fresh draws"
+    solved = next((row["step"] for row in history if row["test_accuracy"] >= SOLVED), None)
     say(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({n}) after "
-          f"{last['step']} steps, {last['seconds']:.0f} s, {trained:,} of {total:,} parameters "
-          f"trained\n{out}: config.json metrics.csv checkpoint.npz curves.png")
+        f"{last['step']} steps, {last['seconds']:.0f} s"
+        + ("" if solved is None else f"; {100 * SOLVED:.0f} % after {solved} steps")
+        + f"\n{trained:,} of {total:,} parameters trained"
+        f"\n{out}: config.json metrics.csv checkpoint.npz curves.png")
     if mine:
         say(f"{mine.path}: {len(mine.calls)} of its functions ran, {mine.calls.total():,} times, "
             "not counting calls within the file")
@@ -135,27 +137,23 @@ def plan(args):
     steps, batch = options["steps"], options["batch_size"]
     if steps < 1:
         raise ValueError(f"plan: steps is {steps}, expected at least 1")
-    spec, mask = TrunkSpec.parse(args.model), FreezeMask.parse(args.freeze)
-    prediction = planning.plan(task, spec, mask, batch, options["dropout"], args.adapt)
-    config = prediction.model.trunk.config
-    shape = f"{config.n_layer} blocks, " if isinstance(config_for(spec), GPT2Config) else ""
+    prediction = planning.plan(task, args.model, args.freeze, batch, options["dropout"], args.adapt)
+    model, config = prediction.model, prediction.model.trunk.config
+    shape = f"{config.n_layer} blocks, " if hasattr(config, "n_head") else ""
     every, examples = map(training.__kwdefaults__.get, ("eval_every", "test_examples"))
-    tests, last = (steps - 1) // every, planning.last_test(task, examples)
-    last_seconds = (1000 if last is None else last) * prediction.test
-    whole_run = steps * prediction.step + tests * examples * prediction.test + last_seconds
+    test_set = tasks.member(task, "test_set")()           # in the last test
+    tests, last = (steps - 1) // every, len(test_set[0]) if test_set else examples
+    seconds = {"a step": prediction.step, f"{steps:,} steps": steps * prediction.step,
+               f"{tests:,} tests": tests * examples * prediction.test,
+               "last test": last * prediction.test}
+    notes = {f"{tests:,} tests": f", {examples} examples every {every} steps",
+             "last test": f", {last:,} examples"}
     print_rows({
         "run": f"{task.name} with {args.model}: {shape}{config.n_embd} channels, "
-               f"{batch} x {task.tokens} tokens, frozen: {mask}"
+               f"{batch} x {task.tokens} tokens, frozen: {model.built['freeze']}"
                + (f", adapter: {args.adapt}" if args.adapt else ""),
-        "a step": planning.duration(prediction.step),
-        f"{steps:,} steps": planning.duration(steps * prediction.step),
-        f"{tests:,} tests": f"{planning.duration(tests * examples * prediction.test)}, {examples} "
-                      f"examples every {every} steps",
-        "last test": planning.duration(last_seconds) + (
-            " for each 1,000 examples; how many there are, its data would say"
-            if last is None else f", {last:,} examples"),
-        "in all": planning.duration(whole_run) + (
-            ", with 1,000 examples in the last test" if last is None else ""),
+        **{name: planning.duration(time) + notes.get(name, "") for name, time in seconds.items()},
+        "in all": planning.duration(sum([*seconds.values()][1:])),
         "memory": f"{prediction.peak / 1e6:,.0f} MB at most, "
                   f"{prediction.weights / 1e6:,.0f} MB of it weights",
         "measured on": f"the whole trunk, {machine.cores()} thread"

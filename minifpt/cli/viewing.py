@@ -4,7 +4,6 @@ import re
 import sys
 import webbrowser
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,6 @@ from ..reports import report as reporting
 from ..trunks.lstm import LSTM, LSTMConfig
 from ..viewer import playground as playing
 from ..viewer import steps as stepping
-from ..viewer import still
 from . import options as shared
 from .formatting import say
 from .options import (
@@ -78,50 +76,26 @@ def summary(args):
 
 
 @takes(
-    shared.TASKS_OR_RUNS, shared.MODEL, shared.FREEZE, shared.ADAPT,
+    shared.TASKS, shared.MODEL, shared.FREEZE, shared.ADAPT,
     *run_options("batch_size", "lr", "dropout"), shared.SEED,
     page_option("TASK-step.html"),
-    option("--still", type=path, metavar="FILE",
-           help="draw a picture, a .png file, instead of the page (default: none)"),
     option("--differences", type=int, default=60, metavar="N",
            help="finite differences to compute (default: 60)"),
     shared.OPEN,
     epilog=shared.TRUNKS)
 def steps(args):
-    if args.open and args.still and not args.out:
-        raise ValueError("steps: --open is for a page, and --still alone writes none; add --out")
-    if args.still and still.checked(args.still) == args.out:
-        raise ValueError(f"--out {args.out}: --still draws a picture there")
-    if args.tasks[1:]:
-        raise ValueError(f"steps: expected one TASK or RUN, got {' '.join(args.tasks)}")
-    folder = next((Path(name) for name in args.tasks if run_folders.names_folder(name)), None)
-    if folder is not None:
-        others = given_options(args, "batch_size", "lr", "dropout") | shared.task_options_of(args)
-        if others or (args.model, args.freeze, args.adapt, args.seed) != (
-                shared.MODEL_NAME, "fpt", None, 0):
-            raise ValueError(f"{folder} is a run: it has its own task, model and settings")
-        task, run = run_folders.read_run(folder)
-        make = partial(stepping.of_run, run, task, trunk=run.settings["built"]["model"],
-                       differences=args.differences)
-    else:
-        task = make_task(args)
-        make = partial(stepping.of_task, task, args.model, freeze=args.freeze, adapt=args.adapt,
-                       seed=args.seed, differences=args.differences,
-                       **given_options(args, "batch_size", "lr", "dropout"))
+    task = make_task(args)
     name = re.sub(r"[^\w.,-]", "-", task.name).lstrip(".")    # as a file's name
-    out = args.out or (None if args.still else Path(f"{name}-step.html"))
-    if out:
-        outputs.check(out, stepping.KIND)
-    page = make()
-    if args.still:
-        page.still(args.still)
-        print(f"{args.still}: {args.still.stat().st_size / 1e3:.0f} kB")
-    if out:
-        with showing(args, out):
-            page.save(out)
-        before, after = page.data["losses"]
-        say(f"{len(page.data['steps'])} operations, the loss of the batch {before:.4f} before and "
-            f"{after:.4f} after")
+    out = args.out or Path(f"{name}-step.html")
+    outputs.check(out, stepping.KIND)
+    page = stepping.of_task(task, args.model, freeze=args.freeze, adapt=args.adapt, seed=args.seed,
+                            differences=args.differences,
+                            **given_options(args, "batch_size", "lr", "dropout"))
+    with showing(args, out):
+        page.save(out)
+    before, after = page.data["losses"]
+    say(f"{len(page.data['steps'])} operations, the loss of the batch {before:.4f} before and "
+        f"{after:.4f} after")
 
 
 @takes(
@@ -136,23 +110,17 @@ def report(args):
 
 @takes(
     option("runs", nargs="+", type=path, metavar="RUN", help="folders of runs"),
-    option("--model", action="append", metavar="MODEL", help=(
-        "an untrained trunk as a reference, repeatable; or none (default: random weights of the "
-        "same shape, for a single run with pretrained weights)")),
     option("--examples", type=whole, default=64, metavar="N",
            help="test examples to average over (default: 64)"),
-    out_option("a .png, with a .csv beside it", "attention.png in the first run's folder",
-               type=path),
-    epilog=shared.TRUNKS)
+    out_option("a .png file", "attention.png in the first run's folder", type=path))
 def attention(args):
     out = args.out or args.runs[0] / "attention.png"
-    models = args.model if args.model != ["none"] else []
     attention_maps.check_place(out)                       # before any run is read
     runs = []
     for folder in args.runs:
         task, run = run_folders.read_run(folder)
         runs.append((folder, task, run, run_folders.at_start(folder, run.settings)))
-    table = attention_maps.attention(runs, out, models, args.examples)
+    table = attention_maps.attention(runs, out, args.examples)
     say(table)
     if "where needed" in table:
         say("where needed: share of attention on the tokens that the answer needs, mean of all "
@@ -161,34 +129,28 @@ def attention(args):
     if "moved" in table:
         say("moved: share of attention that training moved, mean of all maps; most: the map with "
             "the largest")
-    print(f"{out} {out.with_suffix('.csv')}")
+    print(out)
 
 
 @takes(shared.SEED)
 def gradcheck(args):
-    rng = np.random.default_rng(args.seed)
-
-    def check(model, *inputs):
-        """Return the report on a model whose scales are not 1 and biases not 0."""
-        for p in model.parameters():
-            p.data += 0.3 * rng.standard_normal(p.data.shape)
-        return gradients.gradcheck(model, *inputs)
-
-    reports = {op: examples.check(op, args.seed) for op in tracing.OPERATIONS}
-    x = rng.standard_normal((2, 5, 8))
+    rng, seed, dtype = np.random.default_rng(args.seed), args.seed, np.float64
+    x, models = rng.standard_normal((2, 5, 8)), {}
     for activation, causal in (("gelu_new", True), ("gelu", False), ("relu", False)):
         config = GPT2Config(2, 2, 8, 6, 7, 0.2, activation_function=activation, causal=causal)
-        name = f"GPT2, {activation}{', causal' if causal else ''}"
-        reports[name] = check(GPT2(config, args.seed, np.float64), x)
+        models[f"GPT2, {activation}{', causal' if causal else ''}"] = GPT2(config, seed, dtype), x
     config = GPT2Config(2, 2, 8, 6, 7, dropout=0.2)
-    reports["LanguageModel"] = check(LanguageModel(config, args.seed, np.float64),
-                                     rng.integers(0, 7, (2, 5)))
-    lstm = LSTM(LSTMConfig(2, 4, 6, 0.2, True, True), args.seed, np.float64)
-    reports["LSTM"] = check(lstm, x[..., :4])
+    models["LanguageModel"] = LanguageModel(config, seed, dtype), rng.integers(0, 7, (2, 5))
+    models["LSTM"] = LSTM(LSTMConfig(2, 4, 6, 0.2, True, True), seed, dtype), x[..., :4]
     for preset in ("full", "fpt", "output_only"):
-        model = FPT(GPT2(config, args.seed, np.float64), 3, 4, 2, seed=args.seed)
+        model = FPT(GPT2(config, seed, dtype), 3, 4, 2, seed=seed)
         model.freeze(preset)
-        reports[f"FPT, {preset}"] = check(model, x[..., :3])
+        models[f"FPT, {preset}"] = model, x[..., :3]
+    reports = {op: examples.check(op, seed) for op in tracing.OPERATIONS}
+    for name, (model, inputs) in models.items():
+        for p in model.parameters():                      # no scale is 1, and no bias 0
+            p.data += 0.3 * rng.standard_normal(p.data.shape)
+        reports[name] = gradients.gradcheck(model, inputs)
     print(f"{'':24}{'largest relative error':>24}  worst at")
     for name, report in reports.items():
         print(f"{name:24}{report.max_relative_error:24.1e}  {report.worst[0]}"

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from .. import __version__, machine, trunks
-from ..experiments import exporting
+from ..experiments import convert as converting
 from ..experiments import pretrain as pretraining
 from ..files import cache_folder, read_text, tokenizer, weights
 from ..files.huggingface import HUB
-from ..trunks import convert as converting
 from .formatting import print_rows, say
 from .options import (
     MODEL_NAME,
@@ -83,16 +82,8 @@ def pretrain(args):
     option("--revision", metavar="COMMIT",
            help="a commit, tag or branch of the hub id (default: the newest)"))
 def convert(args):
-    if exporting.is_source(args.source, args.out):
-        if args.dropout is not None or args.revision is not None:
-            raise ValueError("convert: --dropout and --revision are for weights that Transformers "
-                             f"saved, not for {args.source}")
-        say(exporting.export(args.source, args.out, args.dtype))
-        return
-    if args.out is None and args.source in {*weights.available()} - {*HUB}:
-        raise ValueError(f"convert: {args.source} needs --out, the folder to write")
-    say(converting.convert(args.source, args.out, args.dtype or "float16", dropout=args.dropout,
-                           revision=args.revision))
+    out = converting.convert(args.source, args.out, args.dtype, args.dropout, args.revision)
+    say(f"{out}: {' '.join(sorted(path.name for path in out.iterdir()))}" if out.is_dir() else out)
 
 
 def load_with_tokenizer(model):

@@ -5,10 +5,12 @@ its checkpoint.  Each trunk may choose its learning rate, on examples that no te
 """
 
 import inspect
+import json
 import re
 import zlib
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 
@@ -16,10 +18,11 @@ import numpy as np
 
 from .. import tasks
 from ..checks import whole
-from ..files import outputs, plots, read_json, save_text
+from ..files import nearest_folder, outputs, plots, read_json, save_text, to_json
 from ..files.runs import COLUMNS, DIVERGED, History, crc
 from ..fpt import FPT
 from ..freeze import FreezeMask
+from ..layers import setting
 from ..progress import progress_bar
 from ..tasks import member, task_class
 from ..training import Diverged, first_look, train
@@ -52,9 +55,15 @@ def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=Non
              "code": code_crc(source, spec.text), "functions": None}
     config = config | {
         "source": source, "model": spec.text, "freeze": str(FreezeMask.parse(freeze)),
-        "dropout": getattr(fpt.trunk.config, "dropout", 0.0), "adapt": adapt, "start": start,
+        "dropout": setting(fpt.trunk.config, "dropout"), "adapt": adapt, "start": start,
         "fingerprint": parts | config.get("fingerprint", {})}
     return fpt, train(fpt, task, seed=seed, out=out, config=config, **options)
+
+
+@lru_cache(maxsize=1)                                     # one at a time: it may hold much data
+def task_of_grid(name, options):
+    """Return a task by its name and its options as JSON, the same for one run after the other."""
+    return tasks.get(name, **json.loads(options))
 
 
 @dataclass(frozen=True)
@@ -69,11 +78,9 @@ class Job:
     settings: dict
     validation: bool = False
 
-    def __call__(self, progress=False, stop=None, known_tasks=None):
+    def __call__(self, progress=False, stop=None):
         """Do the run and return its :class:`minifpt.History`; read it where it has been done.
-
-        stop         as for :func:`minifpt.train`.
-        known_tasks  a dictionary that keeps the task for the next run of the same grid.
+        ``stop`` is as for :func:`minifpt.train`.
 
         A run that diverged is not repeated: its folder has a file ``diverged.txt``.  A validation
         run that diverged counts as the worst of all; another one raises ``Diverged``.
@@ -89,7 +96,10 @@ class Job:
             # NumPy's warnings add nothing to the error of a run that diverges.  Another process
             # may not know the class of an error that the user's code raises.
             with np.errstate(all="ignore"), users_code():
-                task = self.make_task({} if known_tasks is None else known_tasks)
+                # A task of the user's own may change as it is used, so each run gets a new one.
+                task = (tasks.get(self.task, **self.task_options)
+                        if USERS_OWN.fullmatch(self.task) else
+                        task_of_grid(self.task, to_json(self.task_options)))
                 return run(Validation(task) if self.validation else task, self.model, self.out,
                            seed=self.seed, resume=resume, stop=stop, progress=progress,
                            source=self.task, **self.settings)[1]
@@ -102,18 +112,6 @@ class Job:
             match = re.match(r"step (\d+)", text)
             step = int(match[1]) if match else 0
             return History([dict.fromkeys(COLUMNS, np.nan) | {"step": step}])
-
-    def make_task(self, known_tasks):
-        """Return the task, from ``known_tasks`` if it is there.
-
-        A task of the user's own may change as it is used, so each run gets a new one."""
-        if USERS_OWN.fullmatch(self.task):
-            return tasks.get(self.task, **self.task_options)
-        key = self.task, repr(self.task_options)
-        if key not in known_tasks:
-            known_tasks.clear()                           # one at a time: a task may hold much data
-            known_tasks[key] = tasks.get(self.task, **self.task_options)
-        return known_tasks[key]
 
     def is_finished(self):
         """Return whether the run has ended, by a quick look at its folder."""
@@ -278,7 +276,7 @@ def cells_of(columns, arms):
 
 
 def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=CHOICES,
-         task_options=None, options=None, jobs=1, executor=None, progress=True, ready=None):
+         task_options=None, options=None, jobs=1, executor=None, progress=True):
     """Run every task with every model and seed and return a ``tables.Grid``.
 
     task_names    names of tasks, or :class:`Column` objects.
@@ -293,7 +291,6 @@ def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=C
     executor      any ``concurrent.futures.Executor`` instead of them, such as
                   ``distributed.Client(address).get_executor()``.  Its machines have minifpt and see
                   ``out``, weights and data under the same paths.
-    ready         called when everything has been checked, before the first run.
 
     A run's folder is ``OUT/TASK/MODEL/SEED``, with learning rates ``OUT/TASK/MODEL/RATE/SEED``;
     the validation runs are in ``OUT/choice``.  Raises ``Diverged`` when a run of the results
@@ -302,8 +299,7 @@ def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=C
     out, jobs = Path(out), whole("compare", "jobs", jobs)
     if not (task_names and models):
         raise ValueError("compare: expected at least one task and one model")
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out} is a file, expected a folder")
+    nearest_folder(out)
     arms = [x if isinstance(x, Arm) else Arm(str(x)) for x in dict.fromkeys(models)]
     validation_seeds = range(tables.CHOICE, tables.CHOICE + (choices if rates else 1))
     check_numbers(seeds, validation_seeds, rates, arms)
@@ -315,8 +311,7 @@ def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=C
         cells = [replace(cell, rate=rate, label=f"{cell.label}, lr {rate:g}")
                  for cell, rate in tries]
         tries = []
-    if ready is not None:
-        ready()
+    task_of_grid.cache_clear()                            # its data may have changed
     if executor is not None:                              # its processes may work elsewhere
         out = out.absolute()
     total = len(tries) * len(validation_seeds) + len(cells) * len(seeds)
@@ -354,21 +349,16 @@ def score(histories):
 def compare(out, task_names, models, seeds, **options):
     """Run a grid and return its table and the differences between its arms.
 
-    It writes ``OUT/table.md``, ``runs.csv``, ``curves.png`` and, with learning rates to try,
-    ``sweep.png``, and refuses to replace files that minifpt did not write."""
+    It writes ``OUT/table.md``, ``runs.csv`` and ``curves.png``, and refuses to replace files that
+    minifpt did not write."""
     out = Path(out)
-    has_sweep = options.get("rates") and not options.get("all_rates")
-    check_outputs(out, "table.md", "runs.csv", "curves.png", *(["sweep.png"] if has_sweep else []))
+    check_outputs(out, "table.md", "runs.csv", "curves.png")
     results = grid(out, task_names, models, seeds, **options)
     text = "\n\n".join(filter(None, [tables.table(results), tables.differences(results),
                                     tables.still_rising(results)]))
     outputs.write_text(out / "table.md", tables.KIND, text + "\n\n")
     outputs.write_csv(out / "runs.csv", tables.CSV, tables.rows(results))
     tables.picture(results, out / "curves.png")
-    if results.sweeps:
-        tables.sweep_picture(results, out / "sweep.png")
-    elif outputs.is_output(out / "sweep.png", tables.KIND):   # of an earlier grid in this folder
-        (out / "sweep.png").unlink()
     return text
 
 

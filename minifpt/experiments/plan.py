@@ -6,12 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .. import trunks
 from ..checks import whole
 from ..fpt import FPT
 from ..machine import kept_memory, single_threaded_blas
 from ..optim import Adam
-from ..tasks import member
 from ..training import evaluate, examples_at_once
 from ..training import step as training_step
 
@@ -28,33 +26,27 @@ class Plan(NamedTuple):
     model: FPT                                            # the model that was measured
 
 
-def plan(task, spec, mask, batch_size, dropout=0.0, adapt=None):
-    """Return the :class:`Plan` of training an FPT in float32 on a task.
-
-    task         a :class:`minifpt.tasks.Task`.
-    spec         a :class:`minifpt.trunks.TrunkSpec`.
-    mask         a :class:`minifpt.FreezeMask`.
-    batch_size   examples in a batch.
-    adapt        an adapter, as :func:`minifpt.adapters.adapt` takes it.
+def plan(task, model, freeze, batch_size, dropout=0.0, adapt=None):
+    """Return the :class:`Plan` of training an FPT in float32 on a task; the arguments are those of
+    :meth:`minifpt.FPT.for_task`.
 
     It measures the memory of two steps and one batch of a test, then times three steps and that
     batch again.  Raises ``ValueError`` or ``FileNotFoundError`` where the run itself would.
     """
     batch_size = whole("plan", "batch_size", batch_size)
-    trunk = trunks.get(spec, dropout=dropout)
-    model = FPT.for_task(task, trunk, mask, dropout=dropout, adapt=adapt)
-    trained = [p for p in model.parameters() if p.trainable]
+    fpt = FPT.for_task(task, model, freeze, dropout=dropout, adapt=adapt)
+    trained = [p for p in fpt.parameters() if p.trainable]
     if not trained:
         raise ValueError("plan: every parameter is frozen, there is nothing to train")
     rng, optimizer = np.random.default_rng(0), Adam(trained)
-    test_x, test_y = examples(task, rng, examples_at_once(task.tokens))
+    test_x, test_y = task.batch(rng, examples_at_once(task.tokens), "test")
 
     def step():
-        x, y = examples(task, rng, batch_size)
-        training_step(model, task, optimizer, x, y, 1.0, rng)
+        x, y = task.batch(rng, batch_size, "train")
+        training_step(fpt, task, optimizer, x, y, 1.0, rng)
 
     def test():
-        evaluate(model, task, test_x, test_y)
+        evaluate(fpt, task, test_x, test_y)
     with kept_memory, single_threaded_blas:               # as in training
         tracemalloc.start()
         for work in step, step, test:                     # Adam's arrays are there at the second
@@ -63,8 +55,8 @@ def plan(task, spec, mask, batch_size, dropout=0.0, adapt=None):
         tracemalloc.stop()
         step_seconds = np.median([seconds_of(step) for _ in range(3)])
         test_seconds = seconds_of(test) / len(test_x)
-    weights = sum(p.data.nbytes for p in model.parameters())
-    return Plan(float(step_seconds), test_seconds, PROCESS + weights + peak, weights, model)
+    weights = sum(p.data.nbytes for p in fpt.parameters())
+    return Plan(float(step_seconds), test_seconds, PROCESS + weights + peak, weights, fpt)
 
 
 def seconds_of(work):
@@ -72,28 +64,6 @@ def seconds_of(work):
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
-
-
-def examples(task, rng, n):
-    """Return n examples of a task; random numbers where it would need files of data."""
-    if "data" not in member(task, "options") or member(task, "classes") is None:
-        return task.batch(rng, n, "train")
-    if member(task, "ids"):
-        x = rng.integers(0, task.input_dim, (n, task.tokens))
-    else:
-        x = rng.random((n, task.tokens, task.input_dim), dtype=np.float32)
-    return x, rng.integers(0, task.classes, (n, task.output_tokens,
-                                             task.output_dim // task.classes))
-
-
-def last_test(task, default):
-    """Return how many examples a run's last test takes: the whole test set, or ``default`` where
-    each test draws fresh ones; ``None`` where the data are not here."""
-    try:
-        test_set = member(task, "test_set")()
-    except (OSError, ValueError):
-        return None
-    return default if test_set is None else len(test_set[0])
 
 
 def duration(seconds):

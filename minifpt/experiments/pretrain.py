@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from .. import tasks
 from ..checks import one_of, whole
-from ..files import outputs, weights
-from ..files.runs import COLUMNS
+from ..files import weights
 from ..fpt import FPT
 from ..gpt2 import SHAPES, GPT2Config
 from ..training import train
@@ -65,7 +64,7 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
     options  ``steps``, ``batch_size`` and ``lr``, by default the source's.
 
     AdamW with 200 steps of warm-up and cosine decay to a tenth, weight decay 0.1, no dropout.
-    Returns the run's history; ``OUT.csv`` is a copy of it.
+    Returns the run's history.
     """
     one_of("pretrain", "the source", source, SOURCES)
     _, make_task, settings, reads, causal = SOURCES[source]
@@ -84,17 +83,9 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
         raise ValueError(f"pretrain: {source} needs a trunk with{'' if causal else 'out'} a causal "
                          f"mask, and {shape} has {'none' if causal else 'one'}")
     out, options = weight_file(out), settings | options
-    table = out.with_suffix(".csv")
-    for path in filter(Path.exists, (out, table)):
-        if not (resume and (path == table or str(weights.read(path)[0].get("command")).startswith(
-                f"minifpt pretrain {source} "))):
-            raise ValueError(f"pretrain: {path} is there already: choose another --out, or "
-                             "remove it")
-    folder = out.with_suffix("")                          # of the run
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").exists():
-        raise ValueError(f"pretrain: the run's folder would be {folder}, which holds other files: "
-                         "choose another --out")
-    outputs.check(table, COLUMNS)
+    if out.exists() and not (resume and str(weights.read(out)[0].get("command")).startswith(
+            f"minifpt pretrain {source} ")):
+        raise ValueError(f"pretrain: {out} is there already: choose another --out, or remove it")
     # Dropout is 0 here; the file has 0.1, with which the paper fine-tunes.
     trunk_type, language_model = factory.CLASSES[kind]
     trunk = trunk_type(kind(**size, dropout=0.0, causal=causal), seed=seed)
@@ -113,7 +104,7 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
     provenance = {"text": sorted(Path(file).name for file in task.files)} if text else {
         "task": task.name}
     steps = options["steps"]
-    history = train(model, task, seed=seed, out=folder, resume=resume,
+    history = train(model, task, seed=seed, out=out.with_suffix(""), resume=resume,
                     schedule="cosine", warmup=200 if steps > 200 else steps // 10,
                     weight_decay=0.1, eval_every=250, test_examples=128, checkpoint_every=250,
                     progress=progress,
@@ -126,5 +117,4 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
                test_loss=round(history[-1]["test_loss"], 4),
                test_accuracy=round(history[-1]["test_accuracy"], 4),
                seconds=round(history[-1]["seconds"]), **provenance)
-    history.save(table)
     return history

@@ -11,14 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import tasks
-from ..checks import one_of, whole
+from ..checks import one_of
 from ..files import outputs, plots
-from ..freeze import FreezeMask
-from ..trunks import TrunkSpec
 from . import compare, tables
 from .compare import Arm, Column
-from .plan import duration, plan
 
 RATES = 1e-3, 3e-3, 1e-2, 3e-2
 LEVELS = 0.5, 0.75, 0.9                                   # of the way to the best arm's accuracy
@@ -33,24 +29,7 @@ LANGUAGE, BITS, IMAGES = (Arm(f"minigpt-{name}") for name in ("language", "bits"
 STATISTICS = Arm("statistics:minigpt-language")
 # Random weights: as the paper's code draws them; the same, with the matrices that write into the
 # residual divided as OpenAI does; with a standard deviation of 0.02, small for 128 channels.
-AS_PAPER, SCALED, RANDOM = Arm("random@paper"), Arm("random@0.55"), Arm("random")
-
-# The paper's tasks at the paper's size and with its settings: batch 4, a constant learning rate,
-# dropout 0.1.  The steps are what its random trunk needs (table 4).
-PAPER = {"batch_size": 4, "lr": 1e-3, "dropout": 0.1, "schedule": "constant", "warmup": 0}
-AS_THE_PAPER = {"length": 1999, "least": 501, "depth": 9, "arguments": 10, "cut": 512}  # ListOps
-PAPER_SIZE = {
-    "bit-xor": Column("bit-xor", {}, PAPER | {"steps": 20_000}),
-    "bit-memory": Column("bit-memory", {"bits": 1000, "patch": 50}, PAPER | {"steps": 40_000}),
-    "mnist": Column("mnist", {"size": 32}, PAPER | {"steps": 20_000}),
-    "listops": Column("listops", AS_THE_PAPER, PAPER | {"steps": 6_000}),
-    "cifar10": Column("cifar10", {}, PAPER | {"steps": 400_000}),
-}
-PAPER_TRUNKS = {"minigpt-language": "gpt2", "random@paper": "random:gpt2@paper",
-                "random": "random:gpt2", "random@0.55": "random:gpt2",
-                "statistics:minigpt-language": "statistics:gpt2",
-                "random:2x4x128@paper": "gpt2", "random:6x4x128@paper": "gpt2-medium",
-                "random:12x4x128@paper": "gpt2-large"}
+RANDOM, SCALED, SMALL = Arm("random"), Arm("random@0.55"), Arm("random@gpt2")
 
 
 @dataclass(frozen=True)
@@ -68,36 +47,12 @@ class Table:
         """Return the table as Markdown."""
         return tables.table(grid, self.cell, self.paper)
 
-    def picture(self, grid, path):
-        """Draw the table's picture."""
-        tables.picture(grid, path)
-
     def grid(self, out, seeds, **options):
         """Do the table's runs and return their ``tables.Grid``."""
         return compare.grid(out, self.columns, self.arms, range(seeds), rates=self.rates, **options)
 
-    def number_of_runs(self, arm, seeds):
-        """Return how many runs an arm has on a task, with those of its sweep."""
-        return seeds + compare.CHOICES * len(arm.sweep(self.rates))
 
-    def at_paper_scale(self):
-        """Return this table on GPT-2, with the paper's sizes and settings.
-
-        Tasks and arms without a counterpart in the paper are left out."""
-        columns = [PAPER_SIZE[c.task] for c in self.columns if not c.title and c.task in PAPER_SIZE]
-        arms = {}
-        for arm in self.arms:
-            if arm.model in PAPER_TRUNKS:                 # GPT-2's width makes 0.02 the spread 0.55
-                theirs = replace(arm, model=PAPER_TRUNKS[arm.model], label=arm.full_label())
-                arms.setdefault((theirs.model, theirs.freeze, theirs.adapt), theirs)
-        if not (columns and arms):
-            raise ValueError("reproduce: this table has nothing at the paper's scale")
-        paper = {(arm, PAPER_SIZE[task].task): text for (arm, task), text in self.paper.items()}
-        return replace(self, columns=tuple(columns), arms=tuple(arms.values()), paper=paper,
-                       rates=(1e-4, 3e-4, 1e-3, 3e-3))
-
-
-# ------------------------------------------------------------------------- other cells and pictures
+# ------------------------------------------------------------------------- the cells of table 4
 
 
 def levels(grid, task):
@@ -143,7 +98,7 @@ def numbers(arm, *values, tasks=("bit-xor", "bit-memory", "mnist")):
     return {(arm, task): value for task, value in zip(tasks, values, strict=True)}
 
 
-WHOLE = trained("full", "random (paper), all trained", "random@paper", SMALLER)
+WHOLE = trained("full", "random, all trained", "random", SMALLER)
 LSTM, LSTM_PLUS = Arm("lstm:3x128"), Arm("lstm:3x128,residual,positions")
 LSTM_WHOLE = Arm("lstm:3x128", "full", "LSTM, all trained", SMALLER)
 PLUS_MLP, PLUS_ATTENTION, PLUS_BOTH = (
@@ -153,9 +108,9 @@ PLUS_MLP, PLUS_ATTENTION, PLUS_BOTH = (
 
 WHERE_FROM = Table(
     "Where the frozen weights come from (tables 1 and 2 of the paper).",
-    (XOR, MEMORY, MNIST), (LANGUAGE, BITS, IMAGES, STATISTICS, AS_PAPER, SCALED, RANDOM),
+    (XOR, MEMORY, MNIST), (LANGUAGE, BITS, IMAGES, STATISTICS, RANDOM, SCALED, SMALL),
     numbers("language", 100, 100, 98.0) | numbers("bits", 100, 100, 97.8)
-    | numbers("images", 100, 100, 97.8) | numbers("random (paper)", 100, 75.8, 91.7))
+    | numbers("images", 100, 100, 97.8) | numbers("random", 100, 75.8, 91.7))
 
 TABLES = {
     "figure1": Table(
@@ -166,24 +121,24 @@ TABLES = {
         | numbers("LSTM, all trained", 50.1, 60.9, 99.5)),
     "table1": Table(
         "The paper's other tasks: ListOps and CIFAR-10 (table 1 and 2).",
-        (LISTOPS, CIFAR), (LANGUAGE, STATISTICS, AS_PAPER, SCALED, RANDOM),
+        (LISTOPS, CIFAR), (LANGUAGE, STATISTICS, RANDOM, SCALED, SMALL),
         numbers("language", 38.4, 68.2, tasks=("listops", "cifar10"))
-        | numbers("random (paper)", 34.3, 61.7, tasks=("listops", "cifar10"))),
+        | numbers("random", 34.3, 61.7, tasks=("listops", "cifar10"))),
     "table2": WHERE_FROM,
     "table3": Table(
         "Random and frozen: a transformer against LSTMs (table 3).",
-        (XOR, MEMORY, MNIST), (AS_PAPER, SCALED, LSTM, LSTM_PLUS),
-        numbers("random (paper)", 100, 75.8, 91.7) | numbers("LSTM (3x128)", 50.0, 50.9, 70.9)),
+        (XOR, MEMORY, MNIST), (RANDOM, SCALED, LSTM, LSTM_PLUS),
+        numbers("random", 100, 75.8, 91.7) | numbers("LSTM (3x128)", 50.0, 50.9, 70.9)),
     "table4": replace(
         WHERE_FROM, cell=steps_to,
         shows="Steps until a task is learned (table 4): a half, three quarters and nine tenths of "
               "the way from chance to the best arm's final accuracy.  The runs are table2's.",
         paper=numbers("language", "500", "10,000", "5,000")
-        | numbers("random (paper)", "20,000", "40,000", "20,000")),
+        | numbers("random", "20,000", "40,000", "20,000")),
     "table6": Table(
         "Size (table 6).  Only one pretrained size ships, so the mini scale varies the depth of a "
         "random trunk; the paper's scale has GPT-2, medium and large.", (CIFAR,),
-        tuple(Arm(f"random:{n}x4x128@paper", label=label) for n, label in (
+        tuple(Arm(f"random:{n}x4x128", label=label) for n, label in (
             (2, "small"), (6, "medium"), (12, "large"))),
         {(size, "cifar10"): f"{language} (random {random})" for size, language, random in (
             ("small", 68.2, 61.7), ("medium", 69.8, 64.0), ("large", 72.1, 65.7))}),
@@ -197,48 +152,31 @@ TABLES = {
 }
 
 
-def reproduce(name, out, *, scale="mini", only=None, seeds=5, jobs=1, rates=None, say=print,
-              **options):
+def reproduce(name, out, *, only=None, seeds=5, rates=None, **options):
     """Run one of ``TABLES`` and return it as Markdown.
 
-    It writes ``OUT/NAME.md``, ``.csv`` and ``.png``, and ``NAME-rates.png``, a picture of the
-    learning-rate sweep.
+    It writes ``OUT/NAME.md``, ``.csv`` and ``.png``.
 
-    scale   ``mini``: the weights that ship.  ``paper``: the paper's tasks and settings on GPT-2's
-            own weights, which ``minifpt convert gpt2`` writes.  It prints its cost first and
-            writes ``NAME-paper.md`` and so on.
     only    names of the tasks to run, all of the table's by default.
     seeds   how many seeds.
     rates   learning rates to try instead of the table's.
 
     Further options go to :func:`minifpt.experiments.compare.grid`.
     """
-    table = table_of(name, scale, only, rates)
-    out, name = Path(out), stem(name, scale)
-    compare.check_outputs(out, f"{name}.md", f"{name}.csv", f"{name}.png",
-                          *([f"{name}-rates.png"] if table.rates else []))
-    grid = table.grid(out, seeds, jobs=jobs, **options,
-                      ready=(lambda: say(cost(table, seeds))) if scale == "paper" else None)
+    table, out = table_of(name, only, rates), Path(out)
+    compare.check_outputs(out, f"{name}.md", f"{name}.csv", f"{name}.png")
+    grid = table.grid(out, seeds, **options)
     text = table.text(grid)
     outputs.write_text(out / f"{name}.md", tables.KIND, f"{table.shows}\n\n{text}\n\n")
     outputs.write_csv(out / f"{name}.csv", tables.CSV, tables.rows(grid))
-    table.picture(grid, out / f"{name}.png")
-    if grid.sweeps:
-        tables.sweep_picture(grid, out / f"{name}-rates.png")
+    tables.picture(grid, out / f"{name}.png")
     return text
 
 
-def stem(name, scale):
-    """Return the name of a table's files, without their ending."""
-    return name if scale == "mini" else f"{name}-{scale}"
-
-
-def table_of(name, scale="mini", only=None, rates=None):
+def table_of(name, only=None, rates=None):
     """Return a :class:`Table`, with the columns of the tasks ``only`` and the learning rates
     ``rates`` where they are given."""
-    one_of("reproduce", "the table", name, TABLES)
-    one_of("reproduce", "scale", scale, ("mini", "paper"))
-    table = TABLES[name] if scale == "mini" else TABLES[name].at_paper_scale()
+    table = TABLES[one_of("reproduce", "the table", name, TABLES)]
     names = dict.fromkeys(name for column in table.columns for name in (column.task, column.title)
                           if name)
     for task in only or ():
@@ -248,21 +186,3 @@ def table_of(name, scale="mini", only=None, rates=None):
         table = replace(table, rates=tuple(rates), arms=arms)
     return replace(table, columns=tuple(c for c in table.columns
                                         if {c.task, c.title} & {*(only or names)}))
-
-
-def cost(table, seeds):
-    """Return time and memory of a table's runs on this machine, a line for each task and arm."""
-    lines, total, seeds = [], 0.0, whole("reproduce", "seeds", seeds)
-    for column in table.columns:
-        task = tasks.get(column.task, **column.options)
-        settings = tasks.defaults_of(task) | column.settings
-        for arm in table.arms:
-            prediction = plan(task, TrunkSpec.parse(arm.model), FreezeMask.parse(arm.freeze),
-                              settings["batch_size"], settings["dropout"], arm.adapt)
-            each = prediction.step * settings["steps"]
-            runs = table.number_of_runs(arm, seeds)
-            total += runs * each
-            lines.append(f"{task.name}, {arm.full_label()}: {runs:g} runs of "
-                         f"{settings['steps']:,} steps, {duration(each)} each, "
-                         f"{prediction.peak / 1e6:,.0f} MB")
-    return "\n".join([*lines, f"in total about {duration(total)} in one process, without tests"])

@@ -1,4 +1,4 @@
-"""Read a run's folder: its task, its model, its settings, its history."""
+"""Read a run's folder: its task, its model, its settings."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,13 @@ import numpy as np
 from .. import tasks
 from ..checks import brief
 from ..files import read_json, refuse_damage
-from ..files.runs import History, Run, check_fingerprint, crc, train_as_recorded
+from ..files.runs import (
+    Run,
+    check_fingerprint,
+    crc,
+    train_as_recorded,
+    with_new_names,
+)
 from ..fpt import FPT
 from ..optim import Adam
 from ..training import fingerprint
@@ -24,11 +30,6 @@ SETTINGS = {"task": str, "options": dict, "steps": int, "batch_size": int, "lr":
             "warmup": int, "weight_decay": float, "built": dict, "fingerprint": dict}
 
 
-def names_folder(word):
-    """Return whether a word of the command line is the path of a folder rather than a task."""
-    return Path(word).is_dir() or (Path(word).name != word and ".py:" not in word)
-
-
 def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
     """Return the model of a run of ``minifpt train``, ``compare`` or ``minifpt.train``, as its last
     checkpoint has it.
@@ -36,15 +37,18 @@ def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
     trunk   for a model that was built in code from a trunk without a name: the trunk as it was
             before training, a function that returns it, or its name if it has no dropout.
 
-    ``model.run`` has the run's settings: ``model.run["task"]`` is its task's name.  The task's data
-    are not read.  Raises ``FileNotFoundError`` or ``ValueError`` of one line for a folder without a
-    run, and for a trunk or a file of your own that has changed.
+    ``model.run`` has the run's settings: ``model.run["task"]`` is its task's name,
+    ``model.run["steps"]`` the number of steps that it was to do, and ``model.run["step"]`` of those
+    that it has done.  The task's data are not read.
+
+    Raises ``FileNotFoundError`` or ``ValueError`` of one line for a folder without a run, and for a
+    trunk or a file of your own that has changed.
     """
     settings = read_settings(folder)
     model = at_start(folder, settings, trunk)
     check_fingerprint(folder, settings["fingerprint"], fingerprint(model=model))
-    read_checkpoint(folder, model, settings)
-    model.run = settings
+    run = read_checkpoint(folder, model, settings)
+    model.run = settings | {"step": run.step}
     return model
 
 
@@ -86,7 +90,7 @@ def read_settings(folder):
         raise FileNotFoundError(f"{folder}: " + (
             "it holds no run (no config.json)" if path.parent.is_dir() else
             "there is no such folder"))
-    settings = read_json(path)
+    settings = with_new_names(read_json(path))
     if "pretraining" in settings:
         raise ValueError(f"{folder}: a run of minifpt pretrain; its weights are {folder}.npz")
     for key, kind in SETTINGS.items():
@@ -95,27 +99,6 @@ def read_settings(folder):
             raise ValueError(f"{path}: {has} '{key}': it is damaged, not of minifpt, or of an "
                              "older version, which can read it")
     return settings
-
-
-def read_history(folder):
-    """Return a run's ``metrics.csv``, checked to have a row and plausible numbers."""
-    path = Path(folder) / "metrics.csv"
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder}: there is no metrics.csv; a run writes it at its first "
-                                "test")
-    history = History.load(path)
-    if not history:
-        raise ValueError(f"{path}: holds no row")
-    for column in history[0]:                             # some rows have no training values
-        values = history[column] if column.startswith("test") or column == "seconds" else (
-            np.nan_to_num(history[column], nan=0.0, posinf=np.inf, neginf=-np.inf))
-        if not (np.abs(values) < 1e300).all():            # false for NaN
-            raise ValueError(f"{path}: some rows have no {column}")
-        if column.endswith("accuracy") and not ((0 <= values) & (values <= 1)).all():
-            raise ValueError(f"{path}: some rows have a {column} outside 0 to 1")
-    if (np.diff(history["step"]) <= 0).any():
-        raise ValueError(f"{path}: its steps do not rise, so it is damaged")
-    return history
 
 
 def make_again(folder, settings):

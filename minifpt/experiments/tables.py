@@ -173,30 +173,6 @@ def rows(grid):
         for task, trunk, rate, choice, seed, history in ends])
 
 
-def sweep_picture(grid, path):
-    """Draw validation accuracy against the learning rate.
-
-    Each task has an axis, each trunk a line.  A cross at the lower edge marks a rate at which a run
-    diverged."""
-    fig, axes = plots.figure(len(grid.sweeps), width=3.3)
-    for ax, (task, models) in zip(axes, grid.sweeps.items(), strict=True):
-        colors, dashes = plots.colors_of(models), plots.dashes_of(models)
-        for i, (model, by_rate) in enumerate(models.items()):
-            bad = [rate for rate, histories in by_rate.items() if diverged(histories)]
-            rates = sorted({*by_rate} - {*bad})
-            ends = [np.mean([100 * h[-1]["test_accuracy"] for h in by_rate[r]]) for r in rates]
-            line, = ax.plot(rates, ends, marker=("osv^D*XPph" * 9)[i], label=model,
-                            color=colors[model], linestyle=dashes[model])
-            ax.plot(bad, [0.03 + 0.05 * i] * len(bad), "x", color=line.get_color(),
-                    label=f"{model}: diverged" if bad else None,
-                    transform=ax.get_xaxis_transform())
-        plots.mark_level(ax, grid.chance(task), "chance")
-        ax.set(title=tasks.label_of(task), xlabel="learning rate",
-               ylabel="validation accuracy (%)", xscale="log")
-    plots.legend(fig, axes)
-    plots.save(fig, path, KIND)
-
-
 def picture(grid, path):
     """Draw test accuracy against steps.
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import uuid
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed, wait
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -20,11 +20,11 @@ from tqdm import tqdm
 
 from ..files.runs import without_empty
 from ..machine import one_core
+from ..tracing import swapped
 from ..training import signals_handled
 
 # For child processes: one BLAS thread each, and no import from the working folder.
-ENVIRONMENT = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
-                             "PYTHONSAFEPATH"), "1")
+ENVIRONMENT = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONSAFEPATH"
 
 
 def perform(jobs, folder, bar, executor=None):
@@ -52,9 +52,9 @@ def perform(jobs, folder, bar, executor=None):
 
 def in_this_process(jobs, finished, bar):
     """Do the jobs one after the other."""
-    known_tasks, histories, stop = {}, [], threading.Event()
+    histories, stop = [], threading.Event()
     for job, is_finished in zip(jobs, finished, strict=True):
-        histories.append(job(progress=not bar.disable, stop=stop, known_tasks=known_tasks))
+        histories.append(job(progress=not bar.disable, stop=stop))
         if stop.is_set():                                 # Ctrl-C came in the run's last step
             raise KeyboardInterrupt
         bar.update(0 if is_finished else 1)
@@ -64,8 +64,8 @@ def in_this_process(jobs, finished, bar):
 def on_executor(executor, jobs, finished, folder, bar):
     """Do the jobs on an executor; finished runs are read here."""
     stop = folder.absolute() / f".stop-{uuid.uuid4().hex}"
-    known_tasks, futures = {}, {}
-    histories = [job(known_tasks=known_tasks) if is_finished else None
+    futures = {}
+    histories = [job() if is_finished else None
                  for job, is_finished in zip(jobs, finished, strict=True)]
     with without_empty(*(job.out for job in jobs)):       # a run removes only what it has made
         try:
@@ -138,18 +138,12 @@ class ProcessPool(ProcessPoolExecutor):
 
     def submit(self, *args):
         """Return the future of a call.  Here new processes start, with these settings."""
-        before = {name: os.environ.get(name) for name in ENVIRONMENT}
-        main = sys.modules["__main__"]
-        try:
-            os.environ.update(ENVIRONMENT)
-            sys.modules["__main__"] = ModuleType("__main__")          # a script would run again
+        with ExitStack() as undo:
+            for name in ENVIRONMENT:
+                undo.enter_context(swapped(os.environ, name, "1"))
+            script = ModuleType("__main__")               # the user's would run again
+            undo.enter_context(swapped(sys.modules, "__main__", script))
             return super().submit(*args)
-        finally:
-            sys.modules["__main__"] = main
-            for name, value in before.items():
-                os.environ.pop(name)
-                if value is not None:
-                    os.environ[name] = value
 
 
 def start_child():

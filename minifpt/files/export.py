@@ -19,7 +19,7 @@ from ..checks import brief
 from . import (
     by_gpt2_name,
     families,
-    regular,
+    nearest_folder,
     to_json,
     unfinished,
     write_beside,
@@ -143,9 +143,7 @@ def check_folder(folder):
     if folder.suffix in SUFFIXES:
         raise ValueError(f"{folder}: expected the name of a folder, in which model.safetensors "
                          "and config.json are written, or of an .npz file")
-    regular(folder, or_folder=True)
-    if folder.is_file():
-        raise ValueError(f"{folder} is a file, expected a folder or the name of a new one")
+    nearest_folder(folder)
     if folder.is_dir() and any(folder.iterdir()):
         raise ValueError(f"{folder} is there already and holds files: choose another folder, or "
                          "remove it")

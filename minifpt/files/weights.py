@@ -186,13 +186,12 @@ def read(path, dropout=None):
     return config | ({} if dropout is None else {"dropout": dropout}), tensors
 
 
-def matched(path, named, tensors, unused=()):
-    """Return [(name, tensor, array)] for the (name, array) pairs of a model, with the tensors of a
-    weight file.
+def read_into(path, named, tensors, unused=()):
+    """Fill the (name, array) pairs of a model from the ``tensors`` of a weight file, on all cores.
 
     Raises ``ValueError`` for a name that the file lacks, for a name that is neither a parameter
-    nor in ``unused``, and for another shape.  A tensor of a dtype that cannot be read may have any
-    other name.
+    nor in ``unused``, for another shape, and for numbers that are not finite.  A tensor of a dtype
+    that cannot be read may have any other name.
     """
     expected = {name for name, _ in named}
     names = {name for name, t in tensors.items() if name in expected or t.is_readable()}
@@ -207,17 +206,11 @@ def matched(path, named, tensors, unused=()):
         if tensors[name].shape != y.shape:
             raise ValueError(f"{path}: '{name}' has shape {tensors[name].shape}, expected "
                              f"{y.shape}")
-    return [(name, tensors[name], y) for name, y in named]
 
-
-def read_into(path, named, tensors, unused=()):
-    """Fill the (name, array) pairs of a model from the ``tensors`` of a weight file, on all cores.
-    Raises ``ValueError`` as :func:`matched` does, and for numbers that are not finite."""
     def read(piece):
-        name, tensor, y = piece
+        name, y = piece
         with np.errstate(over="ignore"):
-            y[...] = tensor.read()
+            y[...] = tensors[name].read()
         if not np.isfinite(y).all():
             raise ValueError(f"{path}: '{name}' holds a NaN or an infinity")
-    pieces = matched(path, named, tensors, unused)
-    shared(read, sorted(pieces, key=lambda piece: -piece[2].size))       # the largest first
+    shared(read, sorted(named, key=lambda piece: -piece[1].size))        # the largest first

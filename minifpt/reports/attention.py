@@ -10,13 +10,11 @@ import numpy as np
 from ..checks import whole
 from ..experiments.tables import markdown
 from ..files import outputs, plots
-from ..fpt import FPT
 from ..tasks import member
 from ..tracing import trace
-from ..trunks import TrunkSpec, config_for
+from ..trunks import TrunkSpec
 
 ROWS = 256                                                # tokens that are traced at a time
-COLUMNS = ["trunk", "state", "layer", "head", "needed", "even", "moved"]
 KIND = "attention maps"                                   # of the picture
 
 
@@ -35,11 +33,11 @@ class Maps(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """A trunk of the picture: ``after`` is ``None`` for one that was not trained."""
+    """A run in the picture: its attention before and after training."""
 
     label: str
     before: Maps
-    after: Maps = None
+    after: Maps
 
     @property
     def moved(self):
@@ -49,8 +47,7 @@ class Subject(NamedTuple):
 
     def states(self):
         """Return [(state, its :class:`Maps`, moved or ``None``), ...]."""
-        before = [("before", self.before, None)]
-        return before if self.after is None else [*before, ("after", self.after, self.moved)]
+        return [("before", self.before, None), ("after", self.after, self.moved)]
 
 
 # ------------------------------------------------------------------------------ numbers
@@ -94,13 +91,9 @@ def needed(task, x):
     return mask
 
 
-def subjects(runs, models=(), examples=64):
-    """Return ``(task, x, [Subject, ...])``: first the runs, then untrained models as references.
-
-    runs      (folder, task, run, the model before its first step) of each run.
-    models    names as ``--model`` takes them; their weights are drawn with the first run's seed.
-    examples  number of test examples; the maps are the mean over them.
-    """
+def subjects(runs, examples=64):
+    """Return ``(task, x, [Subject, ...])``, with maps that are the mean over test ``examples``;
+    ``runs`` has (folder, task, run, the model before its first step) of each."""
     whole("attention", "examples", examples)
     first_folder, task, first, _ = runs[0]
     for folder, _, run, _ in runs[1:]:
@@ -114,36 +107,11 @@ def subjects(runs, models=(), examples=64):
     shown = [Subject(TrunkSpec.parse(run.settings["built"]["model"]).label,
                      maps(start, x, mask), maps(run.model, x, mask))
              for _, _, run, start in runs]
-    for model in models:
-        fpt = FPT.for_task(task, model, seed=first.settings["seed"], dropout=0.0)
-        shown.append(Subject(TrunkSpec.parse(model).label, maps(fpt, x, mask)))
     labels = [subject.label for subject in shown]
-    sources = [*(folder for folder, *_ in runs), *models]
     return task, x, [
         subject if labels.count(subject.label) == 1 else subject._replace(
-            label=f"{subject.label}, {source}")
-        for subject, source in zip(shown, sources, strict=True)]
-
-
-def like(settings):
-    """Return the default of ``--model``: random weights of a run's shape.  A run that has random
-    weights, a trunk of the user's own, or one without a causal mask gets no reference."""
-    spec = TrunkSpec.parse(settings["built"]["model"])
-    config = None if spec.kind == "random" else config_for(spec)
-    if not hasattr(config, "n_head") or not getattr(config, "causal", True):
-        return []                                         # an LSTM has no heads
-    llama, groups = "llama:" * hasattr(config, "n_group"), getattr(config, "n_group", config.n_head)
-    heads = config.n_head if groups == config.n_head else f"{config.n_head}/{groups}"
-    return [f"random:{llama}{config.n_layer}x{heads}x{config.n_embd}"]
-
-
-def rows(shown):
-    """Return a row for each map, {column: value}; a number that does not exist is ``None``."""
-    return [{"trunk": subject.label, "state": state, "layer": layer, "head": head,
-             "needed": None if m.needed is None else float(m.needed[layer, head]), "even": m.even,
-             "moved": None if moved is None else float(moved[layer, head])}
-            for subject in shown for state, m, moved in subject.states()
-            for layer, head in np.ndindex(m.mean.shape[:2])]
+            label=f"{subject.label}, {folder}")
+        for subject, (folder, *_) in zip(shown, runs, strict=True)]
 
 
 def summary(shown):
@@ -176,10 +144,9 @@ def percent(share):
 
 
 def interesting(shown):
-    """Return (layer, head) of the map to show large: of the first trunk, the map with the largest
+    """Return (layer, head) of the map to show large: of the first run, the map with the largest
     share where it is needed, else the map that training moved most."""
-    _, m, moved = shown[0].states()[-1]
-    scores = m.needed if m.needed is not None else moved
+    scores = shown[0].moved if shown[0].after.needed is None else shown[0].after.needed
     return tuple(map(int, np.unravel_index(scores.argmax(), scores.shape)))
 
 
@@ -193,7 +160,7 @@ def token_labels(task, x):
 
 
 def picture(task, x, shown):
-    """Return a Matplotlib figure with a row for each trunk: all maps before and after training,
+    """Return a Matplotlib figure with a row for each run: all maps before and after training,
     then the most interesting one, large."""
     from matplotlib.figure import Figure
     which, mask = interesting(shown), needed(task, x)
@@ -205,11 +172,11 @@ def picture(task, x, shown):
     axes = fig.subplots(len(shown), 4, squeeze=False, width_ratios=[width, width, tall, tall])
     for row, subject in zip(axes, shown, strict=True):
         for column, (state, m, _) in enumerate(subject.states()):
-            title = "not trained" if subject.after is None else f"{state} training"
-            image = draw_all(row[column], m, f"{subject.label}\n{title}")
+            image = draw_all(row[column], m, f"{subject.label}\n{state} training")
             if which[0] < len(m.mean) and which[1] < m.mean.shape[1]:
-                draw_one(row[column + 2], m, which, title, token_labels(task, x), mask)
-    for ax in axes.flat:                                  # a reference has two maps, not four
+                draw_one(row[column + 2], m, which, f"{state} training", token_labels(task, x),
+                         mask)
+    for ax in axes.flat:                                  # a smaller run may lack the large map
         ax.set_visible(ax.has_data())
     fig.colorbar(image, ax=axes, shrink=0.5, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1],
                  label="attention of a token (row) to a token (column)")
@@ -263,23 +230,16 @@ def draw_all(ax, m, title):
 
 
 def check_place(out):
-    """Raise ``ValueError`` where the picture, or the CSV beside it, cannot be written."""
+    """Raise ``ValueError`` where the picture cannot be written."""
     if out.suffix.lower() != ".png":
         raise ValueError(f"attention: the picture would be {out}, expected a name that ends in "
                          ".png")
     outputs.check(out, KIND)
-    outputs.check(out.with_suffix(".csv"), COLUMNS)
 
 
-def attention(runs, out, models=None, examples=64):
-    """Write the picture, and beside it a CSV with a row for each map; return a Markdown table.
-
-    runs     as for :func:`subjects`.
-    models   references as for :func:`subjects`; for a single run ``None`` takes :func:`like`.
-    """
-    if models is None:
-        models = like(runs[0][2].settings) if len(runs) == 1 else []
-    task, x, shown = subjects(runs, models, examples)
+def attention(runs, out, examples=64):
+    """Write the picture and return a Markdown table; ``runs`` and ``examples`` are those of
+    :func:`subjects`.  Each number of a map is in ``minifpt.trace(model).attention``."""
+    task, x, shown = subjects(runs, examples)
     plots.save(picture(task, x, shown), out, KIND)
-    outputs.write_csv(out.with_suffix(".csv"), COLUMNS, rows(shown))
     return markdown(summary(shown))

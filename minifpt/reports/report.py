@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import functional as F
-from ..experiments.runs import at_start, read_history, read_run
+from ..experiments.runs import at_start, read_run
 from ..files import outputs, plots
 from ..freeze import GROUPS
 from ..tasks import member
@@ -53,14 +53,12 @@ def report(folder, html=None, progress=True):
     if folder.is_dir():                                   # else the default has no folder either
         outputs.check(html, KIND)
     task, run = read_run(folder)
-    history = read_history(folder)
-    if list(history[:len(run.history)]) != list(run.history):
-        raise ValueError(f"{folder}: metrics.csv is not the history that checkpoint.npz holds: one "
-                         "of them is another run's, or was changed")
+    if not run.history:
+        raise ValueError(f"{folder}: the run has no test yet: go on with 'minifpt train --resume'")
     tested = test(task, run, progress)
     start = at_start(folder, run.settings)
     outputs.write_text(html, KIND, page(f"{task.name} with {run.settings['built']['model']}", {
-        "Result": result_section(folder, task, run, history, tested),
+        "Result": result_section(folder, task, run, tested),
         "Answers": answers_section(task, tested),
         "Parameters that moved": moves_section(start, run.model, task),
         "Attention that moved": attention_section(folder, task, run, start),
@@ -69,28 +67,24 @@ def report(folder, html=None, progress=True):
     return html
 
 
-def result_section(folder, task, run, history, tested):
+def result_section(folder, task, run, tested):
     """Return the accuracy in a sentence, the curves, and the number of test examples, as HTML."""
-    steps, last = run.settings["steps"], history[-1]["step"]
-    chance = member(task, "chance")
+    steps, chance = run.settings["steps"], member(task, "chance")
+    is_whole = run.step == steps or run.is_solved()
     text = (f"{100 * tested.accuracy:.2f} % test accuracy on {len(tested.x):,} examples after "
             f"{run.step:,}"
-            + (f" of {steps:,} steps, where the run stopped" if run.step < steps else " steps")
+            + (" steps" if is_whole else f" of {steps:,} steps, where the run stopped")
             + (f"; chance is {100 * chance:.3g} %" if chance is not None else ""))
-    html = f'<p class="result">{escape(text)}.</p>'
-    if last != run.step:
-        html += paragraph(f"metrics.csv stands at step {last}. All but the curves is of the "
-                          f"checkpoint, step {run.step}.")
     (losses, (loss_axis,)), (accuracies, (accuracy_axis,)) = plots.figure(), plots.figure()
-    plots.draw_curves(loss_axis, accuracy_axis, history, task.name, chance)
-    return html + figures(
+    plots.draw_curves(loss_axis, accuracy_axis, run.history, task.name, chance)
+    return f'<p class="result">{escape(text)}.</p>' + figures(
         [(losses, "Loss against training steps"), (accuracies, "Accuracy against training steps")],
         "Training: the mean since the point before, with dropout where the run has it. Test: on "
         "held-out examples, without.") + table([
             ["run", str(folder)], ["step of the checkpoint", f"{run.step:,}"],
             ["test examples", f"{len(tested.x):,}"], ["test loss", f"{tested.loss:.4g}"],
             ["test accuracy", f"{100 * tested.accuracy:.2f} %"],
-            ["seconds of training", f"{history[-1]['seconds']:,.0f}"]])
+            ["seconds of training", f"{run.history[-1]['seconds']:,.0f}"]])
 
 
 def answers_section(task, tested):
@@ -190,8 +184,7 @@ def moves_section(before, after, task):
 def attention_section(folder, task, run, start):
     """Return the attention maps before and after training, or a sentence if the trunk has none."""
     try:
-        _, x, shown = attention.subjects([(folder, task, run, start)],
-                                         attention.like(run.settings))
+        _, x, shown = attention.subjects([(folder, task, run, start)])
     except ValueError as e:
         return paragraph(f"No maps: {e}.")
     moved, cells = shown[0].moved, attention.summary(shown)

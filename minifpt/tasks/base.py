@@ -42,6 +42,7 @@ class Extras:
 
     label: str = ""                                       # its name in tables and pictures
     chance: float | None = None                           # chance accuracy, 0 ... 1
+    until: float | None = None                            # accuracy that ends a run, see train
     options: dict[str, Any] = {}                          # keyword arguments that build it again
     defaults: dict[str, Any] = {}                         # default settings of a run
     splits: tuple[str, ...] = "train", "test"             # "validation" chooses learning rates
@@ -139,7 +140,7 @@ def defaults_of(task):
     return DEFAULTS | member(task, "defaults")
 
 
-class Choices:
+class Choices(Extras):
     """The base class of the built-in tasks: each answer is a choice among ``classes``.
 
     A subclass sets ``name``, ``input_dim``, ``tokens``, ``output_dim``, ``output_tokens``,
@@ -153,10 +154,7 @@ class Choices:
     output_dim: int
     output_tokens: int
     classes: int
-    options: dict[str, Any]
-    label, chance = "", None
-    defaults, ids = DEFAULTS, False
-    splits = "train", "test"                              # most tasks also have "validation"
+    defaults = DEFAULTS
 
     def batch(self, rng, size, split="train"):
         """Draw ``size`` examples from ``rng``, a ``np.random.Generator``.
@@ -167,10 +165,6 @@ class Choices:
         """
         one_of(self.name, "split", split, self.splits)
         return self.draw(generator(self.name, rng), whole(self.name, "size", size), split)
-
-    def test_set(self):
-        """Return ``(x, y)`` of all held-out examples, or ``None`` if every batch is fresh."""
-        return None
 
     def loss(self, logits, y):
         """Return the cross-entropy, the mean over all choices in nats, and its gradient.

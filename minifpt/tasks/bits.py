@@ -15,7 +15,7 @@ class BitXOR(Choices):
 
     name = "bit-xor"
     label = "bit XOR"
-    chance = 0.5
+    chance, until = 0.5, 0.995
     splits = "train", "validation", "test"                # the same: every draw is fresh
     input_dim, output_dim, classes = 1, 2, 2
 

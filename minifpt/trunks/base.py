@@ -15,8 +15,10 @@ class Trunk(Protocol):
     Any object with these members is a trunk, for example :class:`minifpt.GPT2`.  A subclass of
     :class:`minifpt.layers.Layer` has ``named_parameters`` for its ``Parameter`` attributes.
 
-    ``config.n_embd`` is the number of channels C, ``dtype`` the dtype of all arrays.  If there is
-    a ``config.dropout``, FPT also applies it after the input layer.
+    ``config.n_embd`` is the number of channels C, ``dtype`` the dtype of all arrays.  The config
+    may have the settings of ``minifpt.layers.OPTIONAL``, too: FPT also applies ``dropout`` after
+    the input layer.  Where a trunk has positions ``wpe`` and ``add_positions(n, seed)``, FPT adds
+    those that a long task needs.
     """
 
     config: Any

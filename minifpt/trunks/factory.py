@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..files import weights
-from ..gpt2 import GPT2, SHAPES, GPT2Config, LanguageModel
+from ..gpt2 import GPT2, GPT2Config, LanguageModel
 from ..layers import standard_normal
 from ..user_files import load_object
 from . import forms
@@ -38,8 +38,7 @@ def get(name, seed=0, dropout=None, dtype=np.float32):
         return users_trunk(spec.name, seed, dropout, dtype)
     if spec.kind == "mixed":
         return mix(spec, *(get(part, seed, dropout, dtype) for part in (spec.base, spec.other)))
-    if spec.kind in ("random", "lstm"):
-        config = config_for(spec, 0.1 if dropout is None else dropout)
+    if config := config_for(spec, 0.1 if dropout is None else dropout):
         trunk = CLASSES[type(config)][0](config, seed, dtype)
     else:
         config, *_ = read(spec.name, dropout)
@@ -102,56 +101,24 @@ def pairs(spec, trunk, other):
                              "lacks it")
 
 
-def config_for(name, dropout=None):
-    """Return the config of the trunk of ``--model NAME`` without building it; ``None`` for a user's
-    trunk.  Without weights of a name, a shape with that name is enough."""
+def config_for(name, dropout=0.1):
+    """Return the config of the trunk of ``--model NAME``, if it is a random one, without building
+    it; ``None`` for another trunk."""
     spec = TrunkSpec.parse(name)
-    if spec.kind == "own":
-        return None
-    if spec.kind == "mixed":
-        base, other = (config_for(part, dropout) for part in (spec.base, spec.other))
-        if isinstance(base, GPT2Config) and isinstance(other, GPT2Config):
-            list(pairs(spec, GPT2(base, seed=None), GPT2(other, seed=None)))      # raises as get
-        return base
-    options = {} if dropout is None else {"dropout": dropout}
     if spec.kind == "lstm":
-        config = lstm_config(spec, options)
-    elif spec.kind == "random":
-        config = random_config(spec, options)
-    else:
-        config = stored_config(spec.name, options)
-    if spec.qk is not None:
-        forms.check_switch(spec.qk, config, spec.text)
-    return config
-
-
-def lstm_config(spec, options):
-    """Return the config of a random LSTM."""
-    sizes, *flags = spec.name.split(",")
-    config = LSTMConfig(*map(int, sizes.split("x")), **dict.fromkeys(flags, True), **options)
-    if spec.spread is not None:
-        config = replace(config, initializer_range=spec.spread / config.n_embd ** 0.5)
-    return config
-
-
-def random_config(spec, options):
-    """Return the config of a random trunk."""
-    shape = shape_of(spec.name) | options
-    if spec.spread is not None:
-        spread = PAPER_SPREAD if spec.spread == "paper" else spec.spread
-        shape |= {"initializer_range": spread / shape["n_embd"] ** 0.5,
-                  "scaled_residual_init": spec.spread != "paper"}
+        sizes, *flags = spec.name.split(",")
+        config = LSTMConfig(*map(int, sizes.split("x")), dropout=dropout,
+                            **dict.fromkeys(flags, True))
+        return config if spec.spread is None else replace(
+            config, initializer_range=spec.spread / config.n_embd ** 0.5)
+    if spec.kind != "random":
+        return None
+    shape = shape_of(spec.name) | {"dropout": dropout}
+    if spec.spread != "gpt2":                             # whose numbers are the config's own
+        spread = PAPER_SPREAD if spec.spread is None else spec.spread
+        shape |= {"initializer_range": spread / max(1, shape["n_embd"]) ** 0.5,
+                  "scaled_residual_init": spec.spread is not None}
     return config_class(shape.get("model_type"))(**shape)
-
-
-def stored_config(name, options):
-    """Return the config of weights, or of a shape with that name."""
-    try:
-        return read(name, options.get("dropout"))[0]
-    except FileNotFoundError:
-        if name not in SHAPES:
-            raise
-        return GPT2Config(**SHAPES[name] | options)
 
 
 def config_class(model_type):

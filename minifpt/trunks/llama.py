@@ -144,10 +144,8 @@ class LlamaLM(LanguageModel):
     config_type = LlamaConfig
 
     def __init__(self, trunk=None, seed=0, dtype=np.float32):
-        self.trunk = trunk if isinstance(trunk, Llama) else Llama(trunk, seed, dtype)
-        c, self.dtype = self.trunk.config, self.trunk.dtype
-        self.config = c
-        self.wte = layers.Embedding(c.vocab_size, c.n_embd, self.dtype)
-        self.lm_head = layers.Unembedding(self.wte.weight if c.tied else layers.Parameter(
-            np.zeros((c.vocab_size, c.n_embd), self.dtype), "output"))
-        draw_all(self, seed, c)
+        super().__init__(trunk if isinstance(trunk, Llama) else Llama(trunk, seed, dtype), seed)
+        if not self.config.tied:
+            table = np.zeros_like(self.wte.weight.data)
+            self.lm_head = layers.Unembedding(layers.Parameter(table, "output"))
+            draw_all(self, seed, self.config)

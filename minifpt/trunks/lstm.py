@@ -44,6 +44,8 @@ class Recurrence(layers.Layer):
     freezes them.
     """
 
+    runs_in_parts = False                                 # half a batch takes as long
+
     def __init__(self, n_embd, dtype=np.float32):
         self.weight_ih = layers.Parameter(np.zeros((n_embd, 4 * n_embd), dtype), "attn")
         self.weight_hh = layers.Parameter(np.zeros((n_embd, 4 * n_embd), dtype), "attn")

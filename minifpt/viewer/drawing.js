@@ -108,7 +108,7 @@ function attention_lines(g, probabilities, {y, h, width, middle, look, heads, cu
     for (let head = 0; head < H; head++) {
       const p = probabilities[(head * T + look) * T + key];
       if (!heads[head] || p < 0.1) continue;
-      const narrow = width < 26 * T, text = `${Math.round(100 * p)}${narrow ? "%" : " %"}`;
+      const narrow = width < 34 * T, text = `${Math.round(100 * p)}${narrow ? "" : " %"}`;
       g.font = `600 ${narrow ? 9 : 12}px ${paint("--sans")}`;
       const x = Math.max(16, Math.min(width - 16, middle(key))), at = y + 13 + 14 * head;
       g.lineWidth = 4;
@@ -189,8 +189,10 @@ function draw_form(canvas, {keys, values}, width) {
   g.font = `11.5px ${paint("--sans")}`;
   g.textAlign = "center";
   g.fillText(`4,096 numbers, about ±${spread.toFixed(1)}`, half / 2, height - 3);
-  g.fillText("64 patterns", half + 20 + half / 2, height - 3);
   const largest = Math.max(...values.map(Math.abs)), middle = half + 20 + half / 2;
+  [["0", 0], [half < 220 ? "← away" : "← looks away", -1], [half < 220 ? "at its like →" : "looks at its like →", 1]]
+    .forEach(([text, side]) => g.fillText(text, middle + side * half * 0.28, height - 3));
+  g.fillRect(half + 20, height - 17, half, 1);
   [...values].reverse().forEach((v, i) => {
     const size = half / 2 * v / largest;
     g.fillStyle = paint(v > 0 ? "--plus" : "--minus");

@@ -60,11 +60,6 @@ function show_forms() {
     form_numbers = {key, keys: w.filter((_, i) => Math.floor(i / 64) % 3 === 1),
       values: E.eigen(E.symmetric_form(model)).values};
   }
-  if (!by("form")) box.replaceChildren(el("canvas", {id: "form", role: "img"}),
-    el("p", {class: "note"}, "Left: how large the frozen numbers of the keys are: the same spread " +
-      "at each angle. Right: here a token is 64 numbers, not two. As (2, 1) is 2 times the pattern (1, 0) and " +
-      "1 time (0, 1), a token is a mix of 64 patterns, a bar each. Orange: a token with this " +
-      "pattern looks at tokens that have it, too. Blue: it looks away from them."));
   const place = S.tab !== "race" && station()?.show.includes("forms") ? by("acts") : box;
   if (angle_slider.parentNode !== place) place.insertBefore(angle_slider, place === box ? by("form") : null);
   const input = by("angle"), positive = form_numbers.values.filter(v => v > 1e-9).length;

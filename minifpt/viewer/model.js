@@ -195,10 +195,11 @@ function shapes({n_layer, n_embd: C}, task) {
 
 // A model for a task.  The trunk's numbers come from `trunk`, {kind, scale, arrays, statistics}:
 // "pretrained" takes its arrays, "statistics" draws with their means and standard deviations,
-// "random" draws with standard deviation scale / sqrt(C), the matrices that write into the residual
-// stream divided by sqrt(2 n_layer), as GPT-2 does.  "turned" is one random block with one head,
-// whose keys stand at `angle` degrees to its queries.  The input layer starts orthogonal with gain
-// 1.41, or as `start` says; the output layer uniform within 1 / sqrt(C).
+// "random" draws with standard deviation scale / sqrt(C), as the paper does at 0.55.  "turned" is
+// one random block with one head, whose keys stand at `angle` degrees to its queries, and whose
+// matrices that write into the residual stream are divided by sqrt(2), as GPT-2 does.  The input
+// layer starts orthogonal with gain 1.41, or as `start` says; the output layer uniform within
+// 1 / sqrt(C).
 const TURNED = {n_layer: 1, n_head: 1, n_embd: 64, causal: true};
 function make_model(config, task, trunk, seed, type = Float32Array) {
   if (trunk.kind === "turned") config = TURNED;
@@ -217,7 +218,7 @@ function make_model(config, task, trunk, seed, type = Float32Array) {
       data.forEach((_, i) => { data[i] = mean + deviation * rng.normal(); });
     } else if (shape.length === 2) {
       const deviation = trunk.scale / Math.sqrt(C) /
-        (name.includes("c_proj") ? Math.sqrt(2 * config.n_layer) : 1);
+        (trunk.kind === "turned" && name.includes("c_proj") ? Math.SQRT2 : 1);
       data.forEach((_, i) => { data[i] = deviation * rng.normal(); });
     } else if (/ln_.*weight/.test(name)) data.fill(1);
     parameters[name] = {data, grad: null, trainable: true, group: group_of(name),

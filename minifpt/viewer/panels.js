@@ -29,13 +29,13 @@ const PANELS = {
     el("p", {class: "note"}, {
       pretrained: `${D.model}${D.source ? `, which has learned ${D.source},` : ""} kept as it was.`,
       statistics: "Random numbers with the mean and the spread of each pretrained matrix.",
-      random: "Normal numbers of standard deviation scale / √channels. GPT-2's own scale is " +
+      random: "Normal numbers of standard deviation scale / √channels. The paper's scale is " +
         "0.55. Where does it stop working?",
       turned: "One random block with one head; the slider under the model turns its keys."}[
       S.weights])],
   race: () => [
     el("p", {class: "note"}, "Three trunks (the model between its input and output layers), one " +
-      "seed, the same batches. Random at scale 0.55 is as GPT-2 starts. “Its statistics” " +
+      "seed, the same batches. Random at scale 0.55 is as in the paper. “Its statistics” " +
       "are random numbers with the mean and spread of each pretrained matrix."),
     ...LANES.map((color, n) => [n, ...(S.race[n] || ["none", 1.4])]).map(([n, kind, scale]) =>
       el("div", {class: "racer", style: `--own:var(${lane_color(n)})`},
@@ -73,17 +73,9 @@ function show_controls() {
   by("task").value = S.task;
   document.body.dataset.tab = S.tab;
   by("slow").checked = S.pace > 0;
-  by("explain").textContent = EXPLAIN[S.task];
+  by("explain").textContent = by(`about-${S.task}`).textContent;
   document.querySelectorAll("#tabs button").forEach(b => b.setAttribute("aria-pressed", String(b.dataset.tab === S.tab)));
 }
-const EXPLAIN = {
-  "bit-xor": "Two strings of five bits go in. For each pair the model says whether the two bits " +
-    "differ: the answer at b3 needs a3, which only attention can bring there.",
-  majority: "Ten bits go in. At each of them the model says whether there have been more ones than zeros so far.",
-  "bit-memory": "Three strings of twelve bits go in, then one of them again with bits masked " +
-    "(·). The model says the whole string: it has to find which one it was. At most about 99 % can " +
-    "be right: some inputs fit two strings.",
-};
 
 // ------------------------------------------------------------------------ gradient checks
 
@@ -147,7 +139,7 @@ window.playground = {
     const {loss, accuracy} = latest ? latest.lanes[shown] : {loss: null, accuracy: null};
     const {n_layer, n_head, n_embd} = D.config;
     const name = {pretrained: D.model, statistics: `statistics:${D.model}`,
-      random: `random:${n_layer}x${n_head}x${n_embd}@${scale}`,
+      random: `random:${n_layer}x${n_head}x${n_embd}${scale === 0.55 ? "" : ` at scale ${scale}`}`,
       turned: `random:1x1x64@${scale},qk=${S.angle}`}[kind];
     return {task: S.task, model: name, step: latest ? latest.step : 0, loss, accuracy, trained,
       total, learning_rate: S.rate, frozen: [...S.frozen], faults: S.fault ? [S.fault] : [],

@@ -111,7 +111,7 @@ const GROUP_OF = Object.fromEntries(PARTS.map(p => [p, p === "wpe" ? "pos" : (p.
 const KINDS = {pretrained: "pretrained", statistics: "its statistics", random: "random",
   turned: "one random block, keys turned"};
 const STARTS = {drawn: "random", aligned: "orange", opposed: "blue"};      // of its patterns
-// Spread of the first random numbers: GPT-2's own, 0.02 at 768 channels, is 0.55 / √channels.
+// Spread of the first random numbers: the paper's, 0.02 at 768 channels, is 0.55 / √channels.
 const RANDOM = {0.1: "too small", 0.55: "random"};
 const DEFAULTS = {task: D.task, weights: "pretrained", scale: 1.4, angle: 90,
   start: "drawn", ...TASKS[D.task].settings, seed: 0, frozen: FPT, fault: null, tab: "settings",
@@ -466,7 +466,7 @@ function show_numbers(model) {
   if (layout.chart) draw_curves(by("curve"), latest.lanes, TASKS[S.task], layout.chart,
     S.tour ? NOTES[S.tour - 1].runs.filter(({lanes}, _, all) => lanes.length === 1 &&
       (all.length > 1 || lanes !== latest.lanes)) : []);
-  by("reach").textContent = lost() || verdict_of(latest);
+  by("reach").textContent = lost() || verdict_of([latest]);
   const several = models.length > 1;
   by("lanes").hidden = !several;
   if (by("lanes").children.length !== (several ? models.length : 0))

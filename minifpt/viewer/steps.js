@@ -89,7 +89,7 @@ const WORDS = {input: "input layer", wpe: "positions", ln_1: "norm before attent
   ln_f: "final norm", output: "output layer", cross_entropy: "loss", last_tokens: "last tokens"};
 function words(step) {
   const [, number, name] = step.layer.match(/h\.(\d+)\.?(.*)/) ||
-    [null, null, step.layer.replace("trunk.", "")];
+    [null, null, step.layer.replace(/^trunk\.?/, "")];
   const part = WORDS[name] || name || WORDS[step.op] || "", op = step.op.replace(/_/g, " ");
   return (step.inside === null && (WORDS[name] || !name) && part && !/residual|dropout/.test(op) ?
     part : `${op}${part ? ` in ${part}` : ""}`) + (number ? ` of block ${Number(number) + 1}` : "") +

@@ -20,10 +20,9 @@ from ..faults import rms
 from ..files import outputs
 from ..files.runs import Run
 from ..fpt import FPT
-from ..gpt2 import GPT2Config
 from ..machine import single_threaded_blas
 from ..optim import Adam, clip_grad_norm
-from ..tasks import defaults_of
+from ..tasks import defaults_of, member
 from ..tracing import swapped, trace
 from ..trunks import TrunkSpec, config_for
 from . import checking, encoded, fill, read, still, stored_array, to_json
@@ -110,9 +109,8 @@ def of_task(task, model, *, freeze="fpt", dropout=None, adapt=None, seed=0, **op
     """Do as :func:`steps` for the first step of ``minifpt train``; ``model`` is a name as
     ``--model`` takes it, and ``dropout=None`` takes the task's default."""
     spec = TrunkSpec.parse(model)
-    if isinstance(config := config_for(spec), GPT2Config):     # too large a one is not even made
-        C = config.n_embd
-        check_size(config.n_layer * (12 * C * C + 13 * C) + (config.n_positions + 2) * C)
+    if config := config_for(spec):                        # too large a one is not even made
+        check_size(12 * config.n_layer * config.n_embd ** 2)
     fpt = FPT.for_task(task, spec, freeze, seed, dropout, adapt)
     return steps(fpt, task, seed=seed, trunk=spec.text, **options)
 
@@ -148,7 +146,7 @@ def of_run(run, task, *, trunk="", differences=60, progress=True):
         "trunk": re.sub(r".*[/\\]", "", trunk),          # without a folder of the user's
         "number": run.step + 1, "loss": loss, "fast": fast, "accuracy": accuracy,
         **tokens_of(task, x[:TIGHTER[0][0]]), "tokens": int(T), "batch": len(x),
-        "lr": run.optimizer.lr, "counts": counts(model, T), "losses": [loss_before, loss_after]}
+        "lr": run.optimizer.lr, "counts": model.counts(T), "losses": [loss_before, loss_after]}
     for examples, tokens, channels in TIGHTER:
         store = Store(CUT | dict.fromkeys(TOKENS, tokens) | dict.fromkeys(CHANNELS, channels)
                       | {"example": examples}, T, ROOM if tokens != SURE else math.inf)
@@ -192,12 +190,11 @@ def check_size(n):
 
 def tokens_of(task, x):
     """Return the names of the tokens, or their text in each example, and the examples' pictures."""
-    names = task.token_names() if hasattr(task, "token_names") else []
-    texts = ([task.tokens_as_text(example) for example in x]
-             if not names and hasattr(task, "tokens_as_text") else [])
-    if not hasattr(task, "as_images"):
+    names = member(task, "token_names")() or []
+    texts = [] if names else [*filter(None, map(member(task, "tokens_as_text"), x))]
+    images = member(task, "as_images")(x)
+    if images is None:
         return {"names": names, "texts": texts, "images": None}
-    images = np.asarray(task.as_images(x), np.float64)
     low, high = images.min(), images.max()
     pixels = np.round(255 * (images - low) / max(high - low, 1e-9)).astype(np.uint8)
     return {"names": names, "texts": texts, "images": {
@@ -208,17 +205,6 @@ def about(task):
     """Return the first paragraph of a task's docstring as plain text, "" without a docstring."""
     text = (inspect.getdoc(type(task)) or "").split("\n\n")[0]
     return " ".join(re.sub(r":\w+:|`", "", text).split())
-
-
-def counts(model, tokens):
-    """Return {group: [parameters, trained]}; only the positions that are used count."""
-    if hasattr(model, "counts"):
-        return {group: list(n) for group, n in model.counts(tokens).items()}
-    groups = {}
-    for _, p in model.named_parameters():
-        total, trained = groups.get(p.group, (0, 0))
-        groups[p.group] = [total + p.data.size, trained + p.data.size * p.trainable]
-    return groups
 
 
 def adam(run, store, before, after, norm):

@@ -19,10 +19,13 @@ function homeFrame() {
   const trained = Object.values(D.counts).reduce((t, [, n]) => t + n, 0);
   const swatch = (kind, name, text) => el("span", {}, el("span", {class: `cell ${kind}`},
     el("span", {}, name)), text);
-  return [head("What goes in, and what is to come out"), el("p", {class: "lead"}, "Press ",
-    el("button", {class: "press", onclick: () => step_to(1), "data-key": "press"}, "→"),
-    ` to follow one training step, in ${path.length} screens or in all ${frames.length}: ${plural(forward.length, "operation")} forward to the loss, ` +
-    `${S.length - forward.length} back, then Adam's update.`),
+  return [head("What goes in, and what is to come out"), el("p", {class: "lead"}, "One training step of a " +
+    "transformer: along the upper row of boxes numbers run to the ", el("b", {}, "loss"), ", which says how wrong " +
+    "the answers are, and along the lower row back, where each box gets its ", el("b", {}, "gradient"), ", which " +
+    "says how its numbers should move. Pink boxes hold numbers that are trained, grey ones numbers that are " +
+    `frozen, white ones none. Press `,
+  el("button", {class: "press", onclick: () => step_to(1), "data-key": "press"}, "→"), ` to follow it, in ${
+    path.length} screens or in all ${frames.length}.`),
   el("div", {class: "legend"}, swatch("trained", "ln", "trained parameters"),
     swatch("frozen", "lin", "frozen parameters"), swatch("plain", "gelu", "no parameters")),
   el("div", {class: "two"}, el("div", {}, D.about ? el("p", {}, `${D.task}: ${D.about}`) : null,

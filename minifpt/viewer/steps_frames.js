@@ -129,7 +129,8 @@ function checkTable(step) {
 
 function head(title, ...badges) {           // title: text, or a step
   const name = title.name && `${title.name}${title.back ? ", backward" : ""}`, way = places();
-  const [next, back] = [beside(1), beside(-1)];
+  const [next, back] = [beside(1), beside(-1)], skipped = frames.slice((back ?? state.at) + 1, state.at);
+  const ends = [skipped[0], skipped[skipped.length - 1]].map(f => f && f.kind === "step" && words(S[f.i]));
   return el("div", {class: "top"}, el("h2", {"data-name": name || title}, name ? words(title) : title),
     name ? el("code", {class: "where"}, title.name) : null, badges, el("span", {class: "go"},
       el("button", {"data-key": "all", onclick: () => {
@@ -141,7 +142,9 @@ function head(title, ...badges) {           // title: text, or a step
       el("span", {class: "where"}, `${way.includes(state.at) ? way.indexOf(state.at) + 1 : "–"} of ` +
         way.length),
       el("button", {"data-key": "next", onclick: () => go(next), disabled: next === undefined,
-        "aria-label": "next"}, "→")));
+        "aria-label": "next"}, "→")), skipped.length > 0 && ends[0] && el("p", {class: "texts skipped"},
+    `Left out since the screen before: ${skipped.length > 1 ? `${count(skipped.length)} operations, from ${
+      ends[0]} to ${ends[1]}` : ends[0]}.`));
 }
 function badge(kind) {
   return el("span", {class: `badge ${kind}`}, el("span", {}, kind === "trained" ? "● trained" :

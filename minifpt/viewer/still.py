@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..files import outputs, plots
+from ..files import plots
 from . import stored_array
 
 KIND = "still"                                            # of the pictures
@@ -12,20 +12,13 @@ INK, SOFT, HATCH = "#1d2930", "#5b6b74", "#8093a0"
 
 
 def still(data, path):
-    """Draw the ``data`` of a ``Steps`` into a ``.png`` file."""
-    path = checked(path)
+    """Draw the ``data`` of a ``Steps`` into a ``.png`` file.  Raises ``ValueError`` for another
+    ending, or a file that minifpt did not draw."""
+    if Path(path).suffix.lower() != ".png":
+        raise ValueError(f"{path}: expected a file .png")
     import matplotlib
     with matplotlib.rc_context({"hatch.linewidth": 0.7, "hatch.color": HATCH, "font.size": 9}):
         plots.save(draw(data), path, KIND, dpi=110)
-
-
-def checked(path):
-    """Return the path of a picture.  Raises ``ValueError`` for another ending or a foreign file."""
-    path = Path(path)
-    if path.suffix.lower() != ".png":
-        raise ValueError(f"{path}: expected a file .png")
-    outputs.check(path, KIND)
-    return path
 
 
 def draw(data):

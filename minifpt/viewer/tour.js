@@ -10,20 +10,18 @@ function lost() {
   return n < 0 ? "" : `Step ${count(lanes[n].lost)}: the loss${lanes.length > 1 ? ` of “${lane_name(models[n],
     true)}”` : ""} is not finite. Start again with a smaller learning rate or initialisation scale.`;
 }
-// What a race shows, in words that follow the run.
-function verdict_of({lanes, step}) {
+// What races show, {lanes, step} each, in words that follow the run.
+function verdict_of(races) {
+  const {lanes, step} = races[0], several = races.length > 1 ? ` in ${races.length} draws` : "";
   if (S.tab !== "race" || !step || lanes.length !== S.race.length) return "";
-  const names = models.map(m => lane_name(m, true));
-  const text = `${lanes.map((lane, n) => `${names[n]}: ${steps_of({lanes, step}, n)}`).join("; ")}. `;
-  const of = test => lanes.filter((_, n) => test(...S.race[n])).map(lane => lane.reached);
-  const [read] = of(kind => kind === "pretrained"), small = of((kind, s) => kind === "random" && s < 0.3);
-  const times = Math.min(...of((kind, s) => kind === "random" && s >= 0.3).filter(r => r)) / read;
-  if (read === undefined) return text;
-  return text + (read && Number.isFinite(times) ? `Random numbers learn it too${times > 1.15 ?
-    `, here in ${times.toFixed(1)} times the steps` : times < 0.85 ? ", here in fewer steps" : ""}${
-    times > 1.15 || times < 0.85 ? " (may be luck: another start can turn it)" : ""}: the ` +
-    `reading is not needed.${small.includes(null) ? " Numbers that are too small did not: their " +
-    "size matters." : ""}` : running || lanes.every(l => l.reached) ? "" : "Not all have 95 %: train longer.");
+  const times = lanes.map((_, n) => races.map(r => r.lanes[n].reached));
+  const [read, random, small] = [s => s === null, s => s >= 0.3, s => s !== null && s < 0.3].map(test => times.filter((_, n) =>
+    S.race[n][0] === "random" ? test(S.race[n][1]) : S.race[n][0] === "pretrained" && test(null)).flat());
+  const text = `Steps to 95 % right${several}: ${times.map((all, n) => `${lane_name(models[n], true)} ${
+    all.map(r => r ? count(r) : `not in ${count(step)}`).join(", ")}`).join("; ")}. `;
+  return text + (![read, random].every(all => all.length && all.every(Boolean)) ? "" : "Random numbers learn it " +
+    "too: the reading is not needed." + (small.length && !small.some(Boolean) ?
+    " Numbers that are too small did not: their size matters." : ""));
 }
 
 function show_station() {
@@ -83,7 +81,7 @@ function show_judged() {
 
 function go_to(tour) {
   const start = start_of(STATIONS[tour - 1] ? tour : null);
-  set({...start, seed: S.seed, beamer: S.beamer, bits: start.task === S.task ? S.bits : null});
+  set({...start, beamer: S.beamer, bits: start.task === S.task ? S.bits : null});
 }
 by("next").onclick = () => go_to(S.tour + 1);
 by("back").onclick = () => go_to(S.tour - 1);
