@@ -270,7 +270,6 @@ ANY = {
     "choose_step": "the central difference at this step is right to 1e-6",
     "loss_scale": "nothing overflows, and few entries become 0",
     "unseen_change": "every number moved, and layer norm gives the same",
-    "ruler": "the right position gets 99 % of each row",
     "worth_computing": "the entries hold 95 % of what the best ones hold",
     "parts_to_spare": "the set is as cheap as the greedy one",
     "spend": "the list fits the budget and has the output layer",
