@@ -322,7 +322,7 @@ EQUIVALENT = [
     ("goes_by_position", r"^maps.mean\(axis=0\) -> maps.sum\(axis=0\)$",
      "as many texts for each head"),
     ("multi_query_backward", r"swapaxes\(-1, -2\) -> .*swapaxes\(-2, -1\)$", TEXT),
-    ("bigram_bits goes_by_position distance_gradient", r"^(float|int|np.array)\((.*)\) -> \2$",
+    ("bigram_bits goes_by_position", r"^(float|int|np.array)\((.*)\) -> \2$",
      TEXT),
     ("freeze_below", r"^\['input', 'pos'.* -> \['pos', 'input'", TEXT),
     ("vote_level", r"^2 -> -2", "the number of others is even, and so is (-2)^n = 2^n"),

@@ -174,7 +174,8 @@ picture(fig)
 # %% [markdown]
 # **This is the picture to keep.** The model "predicts" a flip by looking at it: each token looks at
 # the next one. Only the last of the twelve tokens has no next one. Its loss is all that is left, a
-# twelfth of $\log 2$ in the mean. (One run of each.) When the model writes, the next flip is not there yet to be looked at.
+# twelfth of $\log 2$ in the mean. (One run of each.) When the model writes, the next flip is not
+# there yet to be looked at.
 #
 # Here is the library's attention, all heads at once. `qkv` is `(B, T, 3C)`: first all queries, then
 # all keys, then all values. `causal_mask` is a matrix of 0 and $-\infty$. `p` is for **dropout**,
