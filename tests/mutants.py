@@ -293,7 +293,7 @@ EQUIVALENT = [
     ("restored_share", r"^np.mean|^z\[i\] - z\[j\] -> z\[j\] - z\[i\]$|^zip\(logits, right",
      "a factor of all three scores cancels"),
     ("induction_score", r"axis=0\) -> .*axis=-2\)$", AXIS),
-    ("strings_right never_seen c_attn_from_three best_rate probe_gradient mean_gradient "
+    ("strings_right never_seen best_rate probe_gradient mean_gradient "
      "bigram_bits", r"axis=1([,)]).* -> .*axis=-1\1", AXIS),
     ("mean_gradient", r"^1 -> -1$", AXIS),
     ("softmax_with_temperature log_softmax_backward rms_norm rms_norm_backward masked_gradient",
