@@ -85,7 +85,7 @@ FORMS = {"a list": lambda out: np.asarray(out).tolist(), "an array": np.asarray,
 
 @pytest.mark.parametrize(("name", "form"), [
     (name, form) for name in ("pixel_of", "never_seen", "rms_norm", "parameters_trained",
-                              "colour_patches", "say_the_mean", "goes_by_position", "way_back",
+                              "colour_patches", "say_the_mean", "goes_by_position",
                               "unseen_change", "windowed_scores", "reach", "predict")
     for form in FORMS if (name, form) != ("windowed_scores", "float32")])
 def test_a_right_answer_may_have_any_form(name, form):

@@ -48,9 +48,9 @@ x, y = ids[:, :-1], ids[:, 1:]                            # (B, T), B = 1
 
 # %% [markdown]
 # A **block** has two **parts**: self-attention, in which tokens look at each other, and a
-# **feed-forward** part, in which each token is by itself: two linear layers with a bend between
-# them. (Formulas and names call it mlp, *multi-layer perceptron*.) Each part reads through a layer
-# norm of its own, and its result is *added* to what it read:
+# **feed-forward** part, in which each token is by itself: two linear layers with a nonlinear
+# function between them. (Formulas and names call it mlp, *multi-layer perceptron*.) Each part reads
+# through a layer norm of its own, and its result is *added* to what it read:
 #
 # $$ u = s + \text{attn}(\text{ln}_1(s)) \qquad\qquad s' = u + \text{mlp}(\text{ln}_2(u)) $$
 #
