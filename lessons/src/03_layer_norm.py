@@ -460,7 +460,7 @@ picture(fig)
 # learned? First decide what "moves most" means, and write it as a function of the parameters before
 # and after. (A scale that was large and stayed so has not moved; one that goes up in half of its
 # channels and down in the others has.) Then measure: set `RUN` to `True`. Is it the same one with
-# another seed? And with a random trunk, `"random@paper"`?
+# another seed? And with a random trunk, `"random"`?
 
 # %%
 def most_moved_scale(before, after):
