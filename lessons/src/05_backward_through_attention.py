@@ -263,7 +263,7 @@ check("multi_query_backward", multi_query_backward)
 
 # %%
 bits = minifpt.tasks.get("bit-xor")
-small = minifpt.FPT.for_task(bits, "random:2x4x32@0.11", seed=0, dropout=0.0)
+small = minifpt.FPT.for_task(bits, "random:2x4x32", seed=0, dropout=0.0)
 small.freeze(minifpt.FreezeMask.fpt())
 whole = minifpt.steps(small, bits, progress=False)
 picture(whole.figure())

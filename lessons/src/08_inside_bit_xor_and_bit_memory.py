@@ -281,7 +281,8 @@ picture(fig)
 # **Who multiplies?** Write the bits as ±1. Then XOR is the product $a\,b$, up to its sign, and no
 # weighted sum of $a$ and $b$ gives it. With all other bits fixed, any number inside the model has
 # four values, one for each $(a, b)$, so it is $m + \alpha a + \beta b + \gamma\, a b$. We take
-# $\gamma\,ab$ out of the output of all attention layers, or of all feed-forward layers:
+# $\gamma\,ab$ out of the output of all attention layers, or of all feed-forward layers, in the
+# language trunk and in two random ones:
 
 # %%
 # python -m benchmarks.inside xor: five seeds, each (nothing, attention, feed-forward)
