@@ -64,8 +64,8 @@ picture(fig)
 # ## Query, key, value
 #
 # So each token gets three roles, by three weights $W_q, W_k, W_v$, each `(C, D)`. The **query** is
-# what it asks for, the **key** is what it can be found by, and the **value** is what it hands over.
-# All three are `(T, D)`:
+# what a token asks for, the **key** is what it can be found by, and the **value** is what it hands
+# over. All three are `(T, D)`:
 #
 # $$ q = x\,W_q, \qquad k = x\,W_k, \qquad v = x\,W_v $$
 #
@@ -121,8 +121,8 @@ picture(fig)
 
 # %% [markdown]
 # Both keys match equally well, each gets half, and the answer does not occur in the text: attention
-# answers with an average. A token that wants two whole answers needs two maps. So the $C$ channels
-# are cut into $H$ **heads** of $D = C / H$ channels, each with its own map.
+# answers with an average. A token that wants two whole answers needs two maps. So that it can have
+# them, the $C$ channels are cut into $H$ **heads** of $D = C / H$ channels, each with its own map.
 #
 # ## The mask
 #
