@@ -86,7 +86,7 @@ FORMS = {"a list": lambda out: np.asarray(out).tolist(), "an array": np.asarray,
 
 @pytest.mark.parametrize(("name", "form"), [
     (name, form) for name in ("pixel_of", "never_seen", "rms_norm", "parameters_trained",
-                              "colour_patches", "say_the_mean", "goes_by_position", "way_back",
+                              "colour_patches", "say_the_mean", "goes_by_position",
                               "unseen_change", "reach", "predict")
     for form in FORMS])
 def test_a_right_answer_may_have_any_form(name, form):
