@@ -199,6 +199,18 @@ def test_a_picture_keeps_the_order_of_its_colours(colours, most):
     assert colours > 256 or (steps <= 0).all()
 
 
+@pytest.mark.parametrize(("guess", "answer", "unit", "line"), [
+    ("5 %", 5.1, "%", "Your guess: 5 %. Answer: 5.1 %: right."),
+    ("5%", 50.0, "%", "Your guess: 5 %. Answer: 50 %: off by a factor of 10."),
+    (" 4 of 8", 4, "of 8", "Your guess: 4 of 8. Answer: 4 of 8: right."),
+    ("Stays", "stays", "", "Your guess: Stays. Answer: stays: right."),
+    ("none", 3, "", "Your guess: none. Answer: 3."),
+    (..., 3, "digits", "No guess yet. Answer: 3 digits.")])
+def test_a_guess_is_printed_beside_the_answer(guess, answer, unit, line, capsys):
+    lesson.reveal(guess, answer, unit)
+    assert capsys.readouterr().out == f"{line}\n"
+
+
 # ------------------------------------------------------------------------ the map and the plans
 
 
