@@ -4,7 +4,7 @@
 
     [memory-random]
     says = "Frozen random weights have {} % on bit memory."
-    runs = ["memory / bit-memory / random (paper)"]
+    runs = ["memory / bit-memory / random"]
     limit = "strings of 100 bits"
     state = "weak"                      # "stands" unless said otherwise
 

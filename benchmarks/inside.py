@@ -32,7 +32,7 @@ from benchmarks.memory_map import read_rows, write_rows
 from minifpt.machine import single_threaded_blas
 
 RESULTS = Path(__file__).resolve().parent / "results"
-TRUNKS = {"language": "minigpt-language", "as in the paper": "random@paper",
+TRUNKS = {"language": "minigpt-language", "as in the paper": "random",
           "statistics": "statistics:minigpt-language"}
 N = 5                                                     # bits of a string
 PRODUCT = np.array([[1, -1], [-1, 1]])[..., None]         # the sign of each pair (a, b)

@@ -192,7 +192,7 @@ def paper_table():
             grid = claims.grid_of(row["file"])
             arms = grid.results[row["column"]]
             if row["place"] == "table 4":                 # of the two arms that it compares
-                two = {arm: arms[arm] for arm in ("language", "random (paper)")}
+                two = {arm: arms[arm] for arm in ("language", "random")}
                 level = reproduce.levels(tables.Grid({row["column"]: two}, {}, {}, [],
                                                      grid.chances), row["column"])[-1]
                 ours = reproduce.median_step(arms[row["arm"]], level)
@@ -279,8 +279,8 @@ def write():
 PICTURE = "xor", "memory", "few", "typos"
 TRUNKS = {"language": "language", "images": "images", "statistics": "statistics",
           "statistics:minigpt-language": "statistics",
-          "random (paper)": "random (paper)", "random (spread 0.55)": "random (spread 0.55)",
-          "random": "random"}
+          "random": "random", "random (spread 0.55)": "random (spread 0.55)",
+          "random (0.02)": "random (0.02)"}
 
 
 def label_of(title):
@@ -293,14 +293,14 @@ LONG = "mnist-long", "cifar10-long", "listops-long"
 WHOLE = {label_of(title): {
     "pretrained on novels, frozen": (sweep, title, "language"),
     "pretrained on novels, trained whole": (sweep, title, "language, all trained"),
-    "random, frozen": (sweep, title, "random (paper)"),
-    "random, trained whole": (sweep, title, "random (paper), all trained"),
+    "random, frozen": (sweep, title, "random"),
+    "random, trained whole": (sweep, title, "random, all trained"),
     "LSTM, trained whole": (figure, title, "LSTM, all trained")}
     for title, sweep, figure in (
         ("bit-xor", "learning-rates", "figure1"), ("bit-memory", "learning-rates", "figure1"),
         *((title, title, title) for title in LONG))}
 LINEAR = {title: {"pretrained on novels": (file, task, "language"),
-                  "random": (file, task, "random (paper)"),
+                  "random": (file, task, "random"),
                   "two layers, 256 hidden": ("simple", task, "two layers, 256 hidden"),
                   "linear classifier": ("simple", task, "softmax regression")}
           for title, file, task in (
@@ -355,7 +355,8 @@ def dots(panels, path, paper=None):
     fig, axes = plots.figure(columns, rows, 3.3, 0.9 + 0.32 * len(names))
     for ax in axes[len(panels):]:
         ax.remove()
-    colors = dict(zip(names, (plots.COLORS["language"], plots.PAPER, *plots.OTHERS), strict=False))
+    inks = plots.COLORS["language"], plots.COLORS["random"], *plots.OTHERS
+    colors = dict(zip(names, inks, strict=False))
     for i, (ax, (title, panel)) in enumerate(zip(axes, panels.items(), strict=False)):
         for y, name in enumerate(names[::-1]):
             if name not in panel:

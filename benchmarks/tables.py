@@ -13,7 +13,6 @@ from minifpt import cli, tasks
 from minifpt.experiments import reproduce
 from minifpt.experiments.compare import Arm, Column
 from minifpt.experiments.reproduce import (
-    AS_PAPER,
     AS_THE_PAPER,
     BITS,
     CIFAR,
@@ -27,6 +26,7 @@ from minifpt.experiments.reproduce import (
     PLUS_MLP,
     RANDOM,
     SCALED,
+    SMALL,
     SMALLER,
     STATISTICS,
     WHOLE,
@@ -65,7 +65,7 @@ def adapted(trunks, ranks=(1,)):
 
 TINY = (Arm("minigpt-tiny", label="language"),
         Arm("statistics:minigpt-tiny", label="statistics"),
-        Arm("random:2x2x32@paper", label="random (paper)"))
+        Arm("random:2x2x32", label="random"))
 
 def long(task, options, steps=None):
     """Return the column of a task in long runs, by default with its own number of steps."""
@@ -88,34 +88,37 @@ STUDIES = {
     "statistics": Table(
         "Which part of pretraining is enough: steps from random weights to the language trunk's.",
         (XOR, MEMORY, MNIST, TYPOS, FEW),
-        (RANDOM, AS_PAPER, SCALED, STATISTICS, BITS, LANGUAGE)),
+        (SMALL, RANDOM, SCALED, STATISTICS, BITS, LANGUAGE)),
     "learning-rates": Table(
         "Frozen trunks and trunks trained in full, each at its own learning rate.",
         (XOR, MEMORY, MNIST),
-        (LANGUAGE, STATISTICS, AS_PAPER,
+        (LANGUAGE, STATISTICS, RANDOM,
          READ_WHOLE, WHOLE)),
     "overfitting": Table(
         "Frozen and trained whole with few labelled MNIST images.",
         tuple(Column(FEW_LABELS, {"of": "mnist", "labels": n}, {"steps": 300}, f"few-mnist-{n}")
               for n in (10, 100, 1000)),
-        (LANGUAGE, AS_PAPER, WHOLE)),
+        (LANGUAGE, RANDOM, WHOLE)),
     "transfer": Table(
         "Related and unrelated sources and targets: the next byte and the typos in novels, and "
         "printed digits with 200 labels.",
         (NEXT_BYTE, TYPOS, FEW),
-        (LANGUAGE, STATISTICS, IMAGES, IMAGE_STATISTICS, AS_PAPER, SCALED, RANDOM)),
+        (LANGUAGE, STATISTICS, IMAGES, IMAGE_STATISTICS, RANDOM, SCALED, SMALL)),
     "blocks": Table(
         "Which statistics matter: random weights of which some parts have the standard deviations "
         "of the language trunk's.", (MEMORY,),
-        (RANDOM, *(Arm(model, label=label) for model, label in (
-            ("random+attn=statistics:minigpt-language", "random + attention of statistics"),
-            ("random+h.0.attn.*=statistics:minigpt-language",
-             "random + first block's attention of statistics"),
-            ("statistics:minigpt-language+h.0.attn.*=random",
-             "statistics + first block's attention of random"),
-            ("statistics:minigpt-language+h.0.*=random", "statistics + first block of random"),
-            ("statistics:minigpt-language+h.0.attn.*,h.0.mlp.*=random",
-             "statistics + first block's attention and feed-forward of random"))), STATISTICS)),
+        (SMALL, *(Arm(model, label=label) for model, label in (
+            ("random@gpt2+attn=statistics:minigpt-language",
+             "random (0.02) + attention of statistics"),
+            ("random@gpt2+h.0.attn.*=statistics:minigpt-language",
+             "random (0.02) + first block's attention of statistics"),
+            ("statistics:minigpt-language+h.0.attn.*=random@gpt2",
+             "statistics + first block's attention of random (0.02)"),
+            ("statistics:minigpt-language+h.0.*=random@gpt2",
+             "statistics + first block of random (0.02)"),
+            ("statistics:minigpt-language+h.0.attn.*,h.0.mlp.*=random@gpt2",
+             "statistics + first block's attention and feed-forward of random (0.02)"))),
+         STATISTICS)),
     "memory": Table(
         "Bit memory at the paper's size on one and two frozen random blocks of 256 channels: the "
         "spread of the weights against the width of a head.", (LARGE_MEMORY,),
@@ -130,32 +133,32 @@ STUDIES = {
     "architecture": Table(
         "Frozen language and frozen random weights in GPT-2's shape and in Llama's.",
         (XOR, MEMORY, MNIST, TYPOS),
-        (LANGUAGE, Arm("minillama-language", label="language (Llama)"), AS_PAPER,
-         Arm("random:llama:6x4x128@paper", label="random (paper, Llama)"))),
+        (LANGUAGE, Arm("minillama-language", label="language (Llama)"), RANDOM,
+         Arm("random:llama:6x4x128", label="random (Llama)"))),
     "ranks": Table(
         "What to train besides input and output of a trunk of 6 blocks and 128 channels, and the "
         "rank that a low-rank adapter needs: positions are frozen.",
-        (MEMORY,), adapted((LANGUAGE, STATISTICS, AS_PAPER), ranks=(1, 4, 8, 16))),
+        (MEMORY,), adapted((LANGUAGE, STATISTICS, RANDOM), ranks=(1, 4, 8, 16))),
     "mnist-long": LongTable(
         "MNIST in long runs (tables 1, 2, 3, 4 and 8).",
         (long("mnist", {}),),
-        (*(long_arm(arm, 5) for arm in (LANGUAGE, AS_PAPER, WHOLE, READ_WHOLE)),
+        (*(long_arm(arm, 5) for arm in (LANGUAGE, RANDOM, WHOLE, READ_WHOLE)),
          *map(long_arm, (IMAGES, BITS, STATISTICS, LSTM, LSTM_WHOLE, PLUS_MLP, PLUS_ATTENTION,
-                       Arm("random:4x8x256@paper", label="random (paper), 4 blocks of 256"))))),
+                       Arm("random:4x8x256", label="random, 4 blocks of 256"))))),
     "cifar10-long": LongTable(
         "CIFAR-10 in long runs (tables 1, 2, 3, 6 and 8).",
         (long("cifar10", {}),),
-        (long_arm(LANGUAGE), long_arm(AS_PAPER), *(long_arm(arm, 2) for arm in (
-            replace(WHOLE, model="random:3x4x128@paper"), PLUS_MLP, PLUS_ATTENTION, READ_WHOLE,
+        (long_arm(LANGUAGE), long_arm(RANDOM), *(long_arm(arm, 2) for arm in (
+            replace(WHOLE, model="random:3x4x128"), PLUS_MLP, PLUS_ATTENTION, READ_WHOLE,
             IMAGES, BITS, STATISTICS, LSTM, LSTM_WHOLE, *(
-                Arm(f"random:{n}x4x128@paper", label=f"random (paper), {n} blocks")
+                Arm(f"random:{n}x4x128", label=f"random, {n} blocks")
                 for n in (2, 12)))))),
     "listops-long": LongTable(
         "ListOps in long runs, and with 512 tokens as in the paper (tables 1, 2, 3, 4 and 8).",
         (long("listops", {}),
          Column("listops", AS_THE_PAPER, {"steps": 2_400, "eval_every": 240, "batch_size": 4,
                                           "test_examples": 1000}, "listops-512")),
-        (*map(long_arm, (LANGUAGE, AS_PAPER, STATISTICS, *HALVES)), *(long_arm(arm, 2) for arm in (
+        (*map(long_arm, (LANGUAGE, RANDOM, STATISTICS, *HALVES)), *(long_arm(arm, 2) for arm in (
             WHOLE, PLUS_MLP, PLUS_ATTENTION, READ_WHOLE, BITS, IMAGES, LSTM, LSTM_WHOLE)))),
     "memory-long": LongTable(
         "Bit memory in long runs, for a trunk pretrained on images (table 2).",
@@ -164,7 +167,7 @@ STUDIES = {
     "gray-long": LongTable(
         "CIFAR-10 in grey, with a pixel in each token, in long runs (tables 1 and 2).",
         (long("cifar10-gray", {}, 10_000),),
-        tuple(long_arm(arm, 1) for arm in (LANGUAGE, AS_PAPER, WHOLE, LSTM_WHOLE))),
+        tuple(long_arm(arm, 1) for arm in (LANGUAGE, RANDOM, WHOLE, LSTM_WHOLE))),
 }
 
 ALL = reproduce.TABLES | STUDIES

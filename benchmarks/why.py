@@ -101,9 +101,9 @@ STUDIES = {
               *settings(trunk=["random:2x1x128@1.41", "random:6x1x128@1.41"], lr=[1e-2, 3e-2],
                         angle="antisymmetric", steps=20_000, seed=range(2))],
     # The paper's size and settings.
-    "paper": [*settings(trunk="random:1x12x768@paper", start="aligned", seed=range(3), steps=3000,
+    "paper": [*settings(trunk="random:1x12x768", start="aligned", seed=range(3), steps=3000,
                         **PAPER),
-              *settings(trunk="random:1x12x768@paper", start="opposed", steps=3000, **PAPER)],
+              *settings(trunk="random:1x12x768", start="opposed", steps=3000, **PAPER)],
     # What the other studies hold fixed: optimizer, batch, dropout, biases, the task.
     "attack": [*itertools.chain.from_iterable(
                    settings(angle=[60, 90, 120, 150, "antisymmetric", 180], steps=6000,
@@ -119,9 +119,9 @@ STUDIES = {
                          angle=[0, 60, 90, 105, 120, 135, "antisymmetric", 180]),
                *settings(task="benchmarks/why.py:Nearest", goal=0.9, seed=range(2), steps=6000,
                          angle=[120, 180], start="aligned")],
-    "twelve": [*settings(trunk="random:12x12x768@paper", start="aligned", seed=range(2), steps=4000,
+    "twelve": [*settings(trunk="random:12x12x768", start="aligned", seed=range(2), steps=4000,
                          **PAPER),
-               *settings(trunk="random:12x12x768@paper", steps=4000, **PAPER | {"every": 200})],
+               *settings(trunk="random:12x12x768", steps=4000, **PAPER | {"every": 200})],
     # No token but the first reads itself.
     "itself": [*settings(angle=[0, 30, 60, 75, 90, 120], start=["", "aligned"], seed=range(3),
                          own_token="masked"),

@@ -5,8 +5,7 @@ import re
 from minifpt import tasks
 
 WORDS = [(re.compile(pattern), word) for pattern, word in (
-    (r"random \(paper, Llama\)", "random (Llama)"),
-    (r"random \(paper\)|random, as the paper draws it", "random"),
+    (r"random \(0\.02\)", "random, too small"),
     (r"random \(spread 0\.55\)", "random, rescaled"),
     (r"random \((\w+), spread ([\d.]+)\)", r"random \1 at \2"),
     (r"statistics:minigpt-language", "matched random"),
@@ -21,8 +20,7 @@ WORDS = [(re.compile(pattern), word) for pattern, word in (
     (r"(bit-\w+)-6$", lambda m: f"{tasks.label_of(m[1])}, 6 blocks"),
     (r"\ball trained", "trained whole"), (r"softmax regression", "linear classifier"),
     (r"\bstatistics\b", "matched random"), (r"\blanguage\b", "pretrained on novels"),
-    (r"\bimages\b", "pretrained on digits"), (r"\bbits\b", "pretrained on bit memory"),
-    (r"\brandom\b(?! state| gains)", "random, too small"))]
+    (r"\bimages\b", "pretrained on digits"), (r"\bbits\b", "pretrained on bit memory"))]
 WORD = re.compile("|".join(f"(?P<w{i}>{pattern.pattern})" for i, (pattern, _) in enumerate(WORDS)))
 
 

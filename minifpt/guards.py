@@ -169,6 +169,18 @@ def dropout(p, rng, **_):
         raise ValueError(f"dropout: rng is {rng!r:.60}, expected np.random.default_rng(seed)")
 
 
+def attention(bias=None, causal=True, **_):
+    """Raise ``ValueError`` where a bias leaves a token nothing to read: its softmax is NaN."""
+    if bias is not None:
+        read = bias > -np.inf                             # (H, T, P+T)
+        if causal:
+            read = read & np.tri(*bias.shape[1:], bias.shape[2] - bias.shape[1], dtype=bool)
+        if not read.any(axis=-1).all():
+            head, token = np.argwhere(~read.any(axis=-1))[0]
+            raise ValueError(f"attention: the bias lets token {token} of head {head} read no "
+                             "token, expected a number above -inf in each row")
+
+
 def last_tokens(x, n):
     """Raise ``ValueError`` unless n is from 1 to T: ``x[:, -0:]`` would be all tokens."""
     whole("last_tokens", "n", n, x.shape[1])
@@ -187,4 +199,5 @@ def cross_entropy(targets, **_):
         raise ValueError("cross_entropy: targets has no entry, expected at least one")
 
 
-LIMITS = {f.__name__: f for f in (positions, dropout, last_tokens, grouped_heads, cross_entropy)}
+LIMITS = {f.__name__: f for f in (positions, dropout, attention, last_tokens, grouped_heads,
+                                  cross_entropy)}

@@ -21,6 +21,7 @@ from .files.plots import curves
 from .files.runs import (
     COLUMNS,
     DIVERGED,
+    FORMAT,
     History,
     Run,
     crc,
@@ -130,7 +131,7 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     if out is not None:                                   # reading all data may take long
         parts = settings.get("fingerprint", {}) | fingerprint(task, model)
         built = getattr(model, "built", {}) | {"trained": trained_record(model)}
-        settings |= {"built": built, "fingerprint": parts}
+        settings |= {"built": built, "fingerprint": parts, "format": FORMAT}
     optimizer = Adam(parameters, settings["lr"], weight_decay=settings["weight_decay"])
     run = Run(model, optimizer, np.random.default_rng([settings["seed"], 0]), settings)
     if out is None:

@@ -327,9 +327,11 @@ def test_a_folder_with_a_run_is_not_written_over(fails):
     assert status_of(TRAIN + "-o a") == 0
     fails(TRAIN + "-o a", "already holds a run")
     fails(TRAIN + "-o a --resume --lr 1", "lr = 0.003, not 1.0")
-    for line in ("lessons a/config.json --no-open",
+    for line in ("lessons a/config.json/b --no-open", "lessons a/config.json --no-open",
                  "compare bit-xor --models random -o a/config.json/b",
-                 "report a --html a/config.json/b"):
+                 TRAIN + "-o a/config.json/b", "convert minigpt-tiny -o a/config.json/b",
+                 "pretrain bits -o a/config.json/b", "new a/config.json/b.py",
+                 "steps a --out a/config.json/b.html", "report a --html a/config.json/b"):
         fails(line, "a/config.json is a file, expected a folder")
 
 

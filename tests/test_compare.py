@@ -119,6 +119,8 @@ def weights_of(trunk):
     ("some/where/minigpt-bits.npz", "weights", "bits", "some-where-minigpt-bits.npz-"),
     ("../x", "weights", "x", "x-"), ("distilgpt2", "weights", "distilgpt2", "distilgpt2"),
     ("random", "random", "random", "random"),
+    ("random@gpt2", "random", "random (0.02)", "random-gpt2-"),
+    ("random:gpt2@gpt2", "random", "random (gpt2, 0.02)", "random-gpt2-gpt2-"),
     ("random:minigpt", "random", "random", "random-minigpt-"),
     ("random:gpt2", "random", "random (gpt2)", "random-gpt2-"),
     ("statistics:minigpt-language", "statistics", "statistics", "statistics-minigpt-language-"),
@@ -142,8 +144,8 @@ def test_each_model_has_its_own_folder():
     names = [f"{base}+{mask}={other}" for base in ("a/x.npz", "random")
              for mask in ("attn", "h.0.*", "h.0.-") for other in ("b/x.npz", "statistics:x")]
     names += ["a/x.npz", "b/x.npz", "a-x.npz", "x.npz", "x", "random", "random:minigpt",
-              "random:gpt2", "statistics:x", "statistics-x", ".x", "-x", "../x", "../../x",
-              "a.py:f", "a.py:g", "gpt-2.5", "gpt-2.7",
+              "random:gpt2", "random@gpt2", "statistics:x", "statistics-x", ".x", "-x", "../x",
+              "../../x", "a.py:f", "a.py:g", "gpt-2.5", "gpt-2.7",
               "./w.npz", "statistics:./w.npz", "a/w", "a-w"]
     folders = [TrunkSpec.parse(name).folder for name in names]
     assert len(set(folders)) == len(names) and not set("/:*") & set("".join(folders))
@@ -220,14 +222,24 @@ def test_a_trunk_of_the_user_s_own_takes_the_options_that_it_has(own):
         minifpt.GPT2(make_trunk(f"{own}:Trunk").config, seed=4)))
 
 
+@pytest.mark.parametrize("shape, channels", [("6x4x128", 128), ("gpt2", 768), ("bert:2x2x32", 32)])
+def test_random_is_drawn_as_the_paper_draws_it_for_the_width(shape, channels):
+    paper, gpt2, same = (minifpt.trunks.config_for(f"random:{shape}{end}")
+                         for end in ("", "@gpt2", "@0.55"))
+    assert np.isclose(paper.initializer_range, 0.02 * (768 / channels) ** 0.5)
+    assert not paper.scaled_residual_init
+    assert gpt2.initializer_range == 0.02 and gpt2.scaled_residual_init
+    assert np.isclose(same.initializer_range, paper.initializer_range, rtol=0.01)
+
+
 def test_a_config_is_read_without_making_the_trunk(model, own, tiny):
     def config(text, dropout=None):
         return minifpt.trunks.config_for(text, dropout)
     want = minifpt.GPT2Config(**TINY, dropout=0.3)
     assert config(model) == config(f"statistics:{model}") == want
     assert config(model, 0.2).dropout == 0.2 and config(f"statistics:{model}", 0.0).dropout == 0.0
-    assert config("random") == minifpt.GPT2Config(**TINY)
-    assert config("random", 0.2) == minifpt.GPT2Config(**TINY, dropout=0.2)
+    assert config("random@gpt2") == minifpt.GPT2Config(**TINY)
+    assert config("random@gpt2", 0.2) == minifpt.GPT2Config(**TINY, dropout=0.2)
     assert config(f"{model}+attn=random") == want          # that of the first
     assert config("minigpt-language").n_layer == 6
     assert config("gpt2-xl").n_embd == config("random:gpt2-xl").n_embd == 1600

@@ -58,6 +58,10 @@ def test_attention_adds_the_bias_to_its_scores(T, causal):
         np.testing.assert_allclose(quick, simple, atol=1e-12)
     with refused("attention: bias has shape"):
         F.attention(qkv, 2, bias=bias[0])
+    bias[1, 2, :3] = -np.inf                              # token 2 reads later ones alone
+    assert np.isfinite(F.attention(qkv, 2, causal=False, bias=bias)[0]).all()
+    with refused("the bias lets token 2 of head 1 read no token"):
+        F.attention(qkv, 2, bias=bias)
 
 
 def test_a_window_ends_where_it_says():

@@ -113,7 +113,7 @@ def test_every_source_of_weights_has_its_own_colour():
               "random (spread 0.55), all trained", "random (1x4x256, spread 1)")
     assert plots.colors_of(labels) == dict(zip(labels, [
         plots.COLORS["language"], plots.OTHERS[0], plots.SPREAD, plots.OTHERS[1], plots.OTHERS[2],
-        plots.COLORS["random"]], strict=True))
+        plots.COLORS["small"]], strict=True))
     assert len({*plots.colors_of(map(str, range(6))).values()}) == 6
 
 
@@ -142,7 +142,7 @@ def seen_without_green(color):
     return 255 * np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)
 
 
-ARMS = ("language", "statistics", "random", "random (paper)", "random (spread 0.55)", "bits",
+ARMS = ("language", "statistics", "random (0.02)", "random", "random (spread 0.55)", "bits",
         "images")
 
 

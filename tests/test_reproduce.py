@@ -97,9 +97,9 @@ def test_a_cell_has_the_steps_to_each_level_and_the_area():
 def test_the_paper_s_scale_has_gpt2_and_the_paper_s_sizes(monkeypatch):
     table = reproduce.table_of("table2", "paper")
     assert [arm.model for arm in table.arms] == [
-        "gpt2", "statistics:gpt2", "random:gpt2@paper", "random:gpt2"]
-    assert table.arms[2].full_label() == "random (paper)"
-    assert table.paper["random (paper)", "bit-memory"] == 75.8
+        "gpt2", "statistics:gpt2", "random:gpt2", "random:gpt2@gpt2"]
+    assert table.arms[2].full_label() == "random"
+    assert table.paper["random", "bit-memory"] == 75.8
     assert [c.settings["batch_size"] for c in table.columns] == [4, 4, 4]
     assert dict(table.columns[1].options) == {"bits": 1000, "patch": 50}
     table = reproduce.table_of("table1", "paper")

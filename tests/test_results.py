@@ -154,7 +154,8 @@ def test_the_ladder_of_lesson_14_is_the_measured_one():
                        ("typos", "typos")):
         measured, = read_rows(results.RUNS / f"{file}.csv").results.values()
         for trunk, names in (
-                ("random, too small", ["random"]), ("random, rescaled", ["random (spread 0.55)"]),
+                ("random, too small", ["random (0.02)"]),
+                ("random, rescaled", ["random (spread 0.55)"]),
                 ("matched random", ["statistics", "statistics:minigpt-language"]),
                 ("pretrained on novels", ["language"])):
             runs = next(measured[name] for name in names if name in measured)
@@ -227,9 +228,10 @@ def test_a_sweep_of_short_runs_grows_until_its_best_rate_is_within(tmp_path, mon
 
 
 @pytest.mark.parametrize("label, words", [
-    ("random (paper), all trained", "random, trained whole"), ("random", "random, too small"),
+    ("random, all trained", "random, trained whole"), ("random (0.02)", "random, too small"),
     ("language, + both", "pretrained on novels, + both"), ("few-mnist-10", "MNIST, 10 labels"),
-    ("statistics + first block of random", "matched random + first block of random, too small"),
+    ("statistics + first block of random (0.02)",
+     "matched random + first block of random, too small"),
     ("softmax regression", "linear classifier"),
     ("gains 1, random state", "gains 1, random state")])
 def test_arms_are_called_by_words_that_explain_themselves(label, words):

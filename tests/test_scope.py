@@ -13,7 +13,7 @@ COMMANDS = """train playground info summary plan steps report attention gradchec
 TASKS = """bit-memory bit-xor cifar10 cifar10-gray digits homology listops mnist text
     typos""".split()
 TRUNKS = ["minigpt-language", "FILE or FOLDER", "random, random:SHAPE", "random:1x2x256@1.41",
-          "random:llama:6x4x128", "random:bert:6x4x128", "random@paper", "statistics:NAME",
+          "random@gpt2", "random:llama:6x4x128", "random:bert:6x4x128", "statistics:NAME",
           "lstm:3x128", "...,qk=105", "A+MASK=B", "FILE.py:FUNCTION"]      # as --help shows them
 CLASSES = ["Encoder", "GPT2", "LSTM", "Llama"]            # of random trunks
 ADAPTERS = ["bitfit", "bottleneck", "lora"]

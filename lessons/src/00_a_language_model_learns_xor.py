@@ -167,7 +167,7 @@ reveal(guess, 100 * language[-1]["test_accuracy"], "%")
 guess = ...                                               # a percentage
 
 # %%
-small = train(make("random"))
+small = train(make("random@gpt2"))
 reveal(guess, 100 * small[-1]["test_accuracy"], "%")
 curves({"pretrained on novels": 100 * language["test_accuracy"],
         "random, too small": 100 * small["test_accuracy"]},
@@ -190,8 +190,8 @@ curves({"pretrained on novels": 100 * language["test_accuracy"],
 
 # %%
 ARMS = {"pretrained on novels": ("minigpt-language", "-", color.language),
-        "random, too small": ("random", ":", color.grey),
-        "random, as in the paper": ("random@paper", "--", color.random),
+        "random, too small": ("random@gpt2", ":", color.grey),
+        "random, as in the paper": ("random", "--", color.random),
         "matched random": ("statistics:minigpt-language", "-.", color.statistics)}
 for name, (kind, *_) in ARMS.items():
     parameters = dict(make(kind).trunk.named_parameters())
@@ -249,7 +249,7 @@ curves({name: 100 * np.mean([history["test_accuracy"] for history in histories],
 # %%
 source = "statistics:minigpt-language"
 for part in ("attn", "ln", "pos"):
-    history = train(make(f"random+{part}={source}"), progress=False)
+    history = train(make(f"random@gpt2+{part}={source}"), progress=False)
     print(f"too small, but {part:4} as in matched random: "
           f"{100 * history[-1]['test_accuracy']:.0f} % of the bits")
 

@@ -280,7 +280,7 @@ guess = ...                                               # of 3
 
 # %%
 kinds = {"language": "minigpt-language", "matched random": "statistics:minigpt-language",
-         "too small": "random"}
+         "too small": "random@gpt2"}
 inks = {"language": color.language, "matched random": color.statistics, "too small": color.grey}
 
 

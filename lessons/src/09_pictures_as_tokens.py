@@ -150,7 +150,7 @@ print(f"fresh pictures, fonts never seen:      {accuracy(model, x_test, y_test):
 guess = ...
 
 # %%
-for name, kind in (("random, too small", "random"),
+for name, kind in (("random, too small", "random@gpt2"),
                    ("matched random", "statistics:minigpt-language")):
     histories[name] = train(make(kind, task), task)
 

@@ -479,29 +479,29 @@ guess = ...
 
 # %%
 # minifpt compare bit-memory --steps 2000 --seeds 5 --rates 1e-3 3e-3 1e-2 3e-2 1e-1 --models
-#     minigpt-language statistics:minigpt-language random@0.55 random
+#     minigpt-language statistics:minigpt-language random@0.55 random@gpt2
 # {trunk: validation accuracy at each rate} and {trunk: test accuracies at its best rate}, %
 MEMORY_RATES = 0.001, 0.003, 0.01, 0.03, 0.1
 MEMORY_SWEEP = {
     "language": (80.27, 97.05, 98.74, 98.77, 93.25),
     "statistics": (76.97, 98.64, 99.63, 99.65, 99.14),
     "random (spread 0.55)": (76.89, 78.45, 98.65, 99.44, 98.60),
-    "random": (75.98, 76.15, 76.31, 77.68, 78.56),
+    "random (0.02)": (75.98, 76.15, 76.31, 77.68, 78.56),
 }
 MEMORY_TESTS = {
     "language": (98.93, 99.14, 99.09, 98.93, 97.85),
     "statistics": (99.79, 99.73, 99.68, 99.62, 99.62),
     "random (spread 0.55)": (99.61, 99.40, 99.57, 99.32, 99.32),
-    "random": (77.67, 88.58, 79.47, 78.57, 82.54),
+    "random (0.02)": (77.67, 88.58, 79.47, 78.57, 82.54),
 }
 at = {trunk: values[1] for trunk, values in MEMORY_SWEEP.items()}           # 3e-3
 reveal(guess, at["language"] - at["random (spread 0.55)"])
 names = {"language": "pretrained on novels", "statistics": "matched random",
-         "random (spread 0.55)": "random, rescaled", "random": "random, too small"}
+         "random (spread 0.55)": "random, rescaled", "random (0.02)": "random, too small"}
 curves({names[trunk]: values for trunk, values in MEMORY_SWEEP.items()}, log="x", x=MEMORY_RATES,
        title="bit memory: a sweep, one seed", xlabel="learning rate", ylabel="bits right (%)",
        styles=("o-", "s--", "^-.", "x:"), width=6, inks=(
-           color.language, color.statistics, color.ink, color.random))
+           color.language, color.statistics, color.ink, color.small))
 for trunk, values in MEMORY_TESTS.items():
     best = MEMORY_RATES[int(np.argmax(MEMORY_SWEEP[trunk]))]
     print(f"{names[trunk]:20} at 3e-3: {at[trunk]:5.1f} %   at its best rate, {best:g}: "

@@ -265,7 +265,7 @@ table(found)
 # %%
 # minifpt compare benchmarks/tasks.py:Few --labels 200 --steps 300 --seeds 5
 #     --rates 1e-3 3e-3 1e-2 3e-2 1e-1 --models minigpt-language statistics:minigpt-language
-#     random@0.55 random minigpt-images statistics:minigpt-images
+#     random@0.55 random@gpt2 minigpt-images statistics:minigpt-images
 FEW_TESTS = {
     "images": (82.8, 76.5, 79.8, 78.9, 80.0),
     "statistics:minigpt-images": (74.0, 77.1, 78.6, 80.8, 75.0),

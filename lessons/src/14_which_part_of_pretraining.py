@@ -47,7 +47,7 @@ from minifpt.trunks import factory
 #
 # Each rung knows one thing more than the one above it. (Like GPT-2, the random trunks have smaller
 # numbers in the matrices `c_proj`, which write into the residual stream. The paper's random trunk,
-# whose matrices are all alike, is `random@paper` and is not on this ladder.)
+# whose matrices are all alike, is `random` and is not on this ladder.)
 #
 # "The paper" is always *Pretrained Transformers as Universal Computation Engines* by Lu, Grover,
 # Abbeel and Mordatch ([arXiv 2103.05247](https://arxiv.org/abs/2103.05247)). Below are four tasks:
@@ -67,7 +67,7 @@ guess = ...                                               # of 4
 # minifpt compare benchmarks/tasks.py:Few --labels 200 --steps 300 --seeds 5 --rates 1e-3 ... 1e-1
 #     --models ...
 # minifpt compare typos --steps 600 --seeds 5 --rates 3e-3 1e-2 3e-2 --models ...
-#     minigpt-language statistics:minigpt-language random@0.55 random
+#     minigpt-language statistics:minigpt-language random@0.55 random@gpt2
 LADDER = {
     "bit XOR": {"random, too small": (100.0, 100.0, 86.7, 100.0, 100.0),
                 "random, rescaled": (100.0, 100.0, 100.0, 100.0, 100.0),
@@ -86,7 +86,7 @@ LADDER = {
               "matched random": (50.4, 50.5, 50.7, 50.4, 50.8),
               "pretrained on novels": (61.2, 60.3, 60.2, 59.8, 60.5)},
 }
-inks = {"random, too small": color.random, "random, rescaled": color.ink,
+inks = {"random, too small": color.small, "random, rescaled": color.ink,
         "matched random": color.statistics, "pretrained on novels": color.language}
 first = [task for task, runs in LADDER.items() if min(runs["pretrained on novels"]) > max(
     max(values) for trunk, values in runs.items() if trunk != "pretrained on novels")]
@@ -261,17 +261,17 @@ for trunk, values in PAPER_SIZE.items():
 # does the difference lie? We make trunks that are too small but for one part, and trunks that are
 # matched but for one. If a part is **enough**, the first kind works; if it is **needed**, the
 # second kind fails. The library builds such trunks by name:
-# `random+h.0.attn.*=statistics:minigpt-language`.
+# `random@gpt2+h.0.attn.*=statistics:minigpt-language`.
 
 # %%
 show(factory.mix)
 
 # %%
 STATISTICS = "statistics:minigpt-language"
-parts = {"random, too small": "random",
-         "too small, feed-forward matched": f"random+mlp={STATISTICS}",
-         "too small, block 0's attention matched": f"random+h.0.attn.*={STATISTICS}",
-         "matched random, attention too small": f"{STATISTICS}+attn=random",
+parts = {"random, too small": "random@gpt2",
+         "too small, feed-forward matched": f"random@gpt2+mlp={STATISTICS}",
+         "too small, block 0's attention matched": f"random@gpt2+h.0.attn.*={STATISTICS}",
+         "matched random, attention too small": f"{STATISTICS}+attn=random@gpt2",
          "matched random": STATISTICS, "pretrained on novels": "minigpt-language"}
 
 

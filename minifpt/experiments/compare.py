@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import tasks
 from ..checks import whole
-from ..files import outputs, plots, read_json, save_text
+from ..files import nearest_folder, outputs, plots, read_json, save_text
 from ..files.runs import COLUMNS, DIVERGED, History, crc
 from ..fpt import FPT
 from ..freeze import FreezeMask
@@ -302,8 +302,7 @@ def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=C
     out, jobs = Path(out), whole("compare", "jobs", jobs)
     if not (task_names and models):
         raise ValueError("compare: expected at least one task and one model")
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out} is a file, expected a folder")
+    nearest_folder(out)
     arms = [x if isinstance(x, Arm) else Arm(str(x)) for x in dict.fromkeys(models)]
     validation_seeds = range(tables.CHOICE, tables.CHOICE + (choices if rates else 1))
     check_numbers(seeds, validation_seeds, rates, arms)

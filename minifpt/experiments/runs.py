@@ -11,7 +11,14 @@ import numpy as np
 from .. import tasks
 from ..checks import brief
 from ..files import read_json, refuse_damage
-from ..files.runs import History, Run, check_fingerprint, crc, train_as_recorded
+from ..files.runs import (
+    History,
+    Run,
+    check_fingerprint,
+    crc,
+    train_as_recorded,
+    with_new_names,
+)
 from ..fpt import FPT
 from ..optim import Adam
 from ..training import fingerprint
@@ -36,15 +43,18 @@ def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
     trunk   for a model that was built in code from a trunk without a name: the trunk as it was
             before training, a function that returns it, or its name if it has no dropout.
 
-    ``model.run`` has the run's settings: ``model.run["task"]`` is its task's name.  The task's data
-    are not read.  Raises ``FileNotFoundError`` or ``ValueError`` of one line for a folder without a
-    run, and for a trunk or a file of your own that has changed.
+    ``model.run`` has the run's settings: ``model.run["task"]`` is its task's name,
+    ``model.run["steps"]`` the number of steps that it was to do, and ``model.run["step"]`` of those
+    that it has done.  The task's data are not read.
+
+    Raises ``FileNotFoundError`` or ``ValueError`` of one line for a folder without a run, and for a
+    trunk or a file of your own that has changed.
     """
     settings = read_settings(folder)
     model = at_start(folder, settings, trunk)
     check_fingerprint(folder, settings["fingerprint"], fingerprint(model=model))
-    read_checkpoint(folder, model, settings)
-    model.run = settings
+    run = read_checkpoint(folder, model, settings)
+    model.run = settings | {"step": run.step}
     return model
 
 
@@ -86,7 +96,7 @@ def read_settings(folder):
         raise FileNotFoundError(f"{folder}: " + (
             "it holds no run (no config.json)" if path.parent.is_dir() else
             "there is no such folder"))
-    settings = read_json(path)
+    settings = with_new_names(read_json(path))
     if "pretraining" in settings:
         raise ValueError(f"{folder}: a run of minifpt pretrain; its weights are {folder}.npz")
     for key, kind in SETTINGS.items():

@@ -46,8 +46,7 @@ def write_beside(path, write, mode="wb"):
     """Call ``write(file)`` with a new file beside ``path``, then rename it to ``path``: after a
     crash there is the old file or the new one, never half of it."""
     path = regular(path, or_folder=True)                  # os.replace refuses a folder
-    if path.parent.is_file():
-        raise ValueError(f"{path.parent} is a file, expected a folder")
+    nearest_folder(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path)
     beside = unfinished(path)
@@ -56,6 +55,15 @@ def write_beside(path, write, mode="wb"):
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def nearest_folder(folder):
+    """Return the folder, or the nearest one above it that exists.  Raises ``ValueError`` where that
+    is a file."""
+    nearest = next(path for path in (Path(folder), *Path(folder).parents) if path.exists())
+    if not nearest.is_dir():
+        raise ValueError(f"{nearest} is a file, expected a folder")
+    return nearest
 
 
 def unfinished(path):

@@ -19,6 +19,7 @@ from ..checks import brief
 from . import (
     by_gpt2_name,
     families,
+    nearest_folder,
     regular,
     to_json,
     unfinished,
@@ -144,8 +145,7 @@ def check_folder(folder):
         raise ValueError(f"{folder}: expected the name of a folder, in which model.safetensors "
                          "and config.json are written, or of an .npz file")
     regular(folder, or_folder=True)
-    if folder.is_file():
-        raise ValueError(f"{folder} is a file, expected a folder or the name of a new one")
+    nearest_folder(folder)
     if folder.is_dir() and any(folder.iterdir()):
         raise ValueError(f"{folder} is there already and holds files: choose another folder, or "
                          "remove it")

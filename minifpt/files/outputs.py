@@ -8,7 +8,7 @@ its field ``Software``.  A CSV has its columns.
 import os
 from pathlib import Path
 
-from . import csv_text, save_text, unfinished
+from . import csv_text, nearest_folder, save_text, unfinished
 
 
 def check(path, kind):
@@ -23,10 +23,7 @@ def check(path, kind):
     if os.path.lexists(path) and not is_output(path, kind):
         raise ValueError(f"{path} is there already, and minifpt did not write it as this kind of "
                          "output: choose another name or folder")
-    folder = next(p for p in path.parents if p.exists())
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is a file, expected a folder")
-    trial = unfinished(folder / path.name)
+    trial = unfinished(nearest_folder(path.parent) / path.name)
     try:
         trial.touch(exist_ok=False)                       # also fails for a name that is too long
         trial.unlink()

@@ -19,12 +19,11 @@ if BACKEND.startswith("module://") and not find_spec(BACKEND[9:].partition(".")[
 # One colour for each source of frozen weights, the same in every picture.  With its dashes each
 # arm is distinct under deuteranopia, too.
 COLORS = {"language": "#0072b2", "bits": "#009e73", "images": "#56b4e9",
-          "masked": "#49b6c9", "vision": "#8a5fbf", "statistics": "#e69f00", "random": "#d55e00",
-          "LSTM": "#455a64"}
+          "masked": "#49b6c9", "vision": "#8a5fbf", "statistics": "#e69f00", "random": "#5a1a3c",
+          "small": "#d55e00", "LSTM": "#455a64"}
 SPREAD = "#cc79a7"                                        # random weights at another spread
-PAPER = "#5a1a3c"                                         # random weights as the paper draws them
-DASHES = {"language": "-", "statistics": "-.", "random": "--", "bits": (0, (6, 1, 1, 1)),
-          "images": (0, (3, 1)), SPREAD: (0, (8, 2)), PAPER: ":"}
+DASHES = {"language": "-", "statistics": "-.", "random": ":", "bits": (0, (6, 1, 1, 1)),
+          "images": (0, (3, 1)), SPREAD: (0, (8, 2)), COLORS["small"]: "--"}
 # For lines that have none of their own.
 OTHERS = "#6aa621", "#d6247f", "#1a2a6c", "#8d4a1f", "#7f8c8d", "#e6c229"
 OTHER_DASHES = "-", (0, (5, 1)), (0, (2, 1)), (0, (7, 1, 1, 1)), (0, (4, 1, 1, 1)), (0, (1, 2))
@@ -87,9 +86,9 @@ def color_of(label):
     """Return the colour of a trunk by its label; ``None`` if it has no colour of its own."""
     if ")," in label:                                     # as "random (spread 0.55), all trained"
         return None
-    if label.startswith("random (") and label.endswith("paper)"):
-        return PAPER
-    return SPREAD if label.startswith("random (spread") else COLORS.get(label.partition(" ")[0])
+    if label.startswith("random ("):                      # in another size or shape
+        return SPREAD if label.startswith("random (spread") else COLORS["small"]
+    return COLORS.get(label.partition(" ")[0])
 
 
 def colors_of(labels):

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import sys
 import textwrap
 import zlib
@@ -16,6 +17,7 @@ from . import (
     MOST_SETTINGS,
     csv_text,
     heads,
+    nearest_folder,
     read_json,
     read_text,
     read_unfinished,
@@ -29,6 +31,8 @@ from . import (
 COLUMNS = ["step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds"]
 DIVERGED = "diverged.txt"                                 # the error of a run that diverged
 OURS = "config.json", "checkpoint.npz", "metrics.csv", "curves.png", DIVERGED
+FORMAT = 2                                                # of config.json, see with_new_names
+OLD_RANDOM = re.compile(r"((?:^|(?<==))random(?::[\w:/]+)?)(@paper)?(?=[+,]|$)")
 
 
 # The parts of a run's fingerprint in config.json, each with what an error says of another one.
@@ -110,6 +114,23 @@ def check_fingerprint(path, before, now):
                              "another folder for a new run")
 
 
+def with_new_names(settings):
+    """Return a run's settings with the names that trunks have now.
+
+    In runs without a format ``random`` had GPT-2's standard deviation, as ``random@gpt2`` has now,
+    and ``random@paper`` was what ``random`` is now."""
+    def renamed(entries):
+        if not isinstance(entries.get("model"), str):
+            return entries
+        return entries | {"model": OLD_RANDOM.sub(
+            lambda match: match[1] + ("" if match[2] else "@gpt2"), entries["model"])}
+    if "format" in settings:
+        return settings
+    built = settings.get("built")
+    return renamed(settings) | {"format": FORMAT} | (
+        {"built": renamed(built)} if isinstance(built, dict) else {})
+
+
 class Run:
     """The state of a run: parameters, Adam's moments, generator and history, which a checkpoint
     holds together with the run's settings.
@@ -156,7 +177,7 @@ class Run:
                 state = stored_json(file.zip, "state", MOST_SETTINGS)
                 # Other arrays are not read: they may be large.
                 arrays = {key: file[key] for key in expected if headers.get(key) == expected[key]}
-            settings = dict(state["settings"])
+            settings = with_new_names(dict(state["settings"]))
             before = dict(settings["fingerprint"])
             rng = type(self.rng.bit_generator)()
             rng.state = state["rng"]                      # raises for a wrong state
@@ -219,8 +240,7 @@ def locked(folder):
     A second process gets a ``ValueError``, except on Windows and on file systems without locks.
     At the end a new folder is removed if it is empty, or if its run failed before its first test.
     """
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file, expected a folder")
+    nearest_folder(folder)
     try:
         import fcntl
     except ImportError:                                   # Windows: no such lock on a folder
@@ -261,7 +281,7 @@ def open_folder(out, resume, run):
     elif not config.exists():
         raise FileNotFoundError(f"{out}: there is no run to resume")
     else:
-        before = read_json(config)
+        before = with_new_names(read_json(config))
         if not isinstance(before.get("fingerprint"), dict):
             raise ValueError(f"{config}: damaged, or a run of an older version of minifpt: go on "
                              "with that version, or choose another folder for a new run")

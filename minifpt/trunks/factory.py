@@ -137,10 +137,10 @@ def lstm_config(spec, options):
 def random_config(spec, options):
     """Return the config of a random trunk."""
     shape = shape_of(spec.name) | options
-    if spec.spread is not None:
-        spread = PAPER_SPREAD if spec.spread == "paper" else spec.spread
+    if spec.spread != "gpt2":                             # whose numbers are the config's own
+        spread = PAPER_SPREAD if spec.spread is None else spec.spread
         shape |= {"initializer_range": spread / shape["n_embd"] ** 0.5,
-                  "scaled_residual_init": spec.spread != "paper"}
+                  "scaled_residual_init": spec.spread is not None}
     return config_class(shape.get("model_type"))(**shape)
 
 

@@ -50,24 +50,25 @@ class TrunkSpec:
     ===================  ===================================================================
     ``NAME`` or a path   pretrained weights; a folder that Transformers saved may hold a Llama, a
                          BERT or another encoder
-    ``random``           random weights in the shape of the shipped ones.  ``random:SHAPE`` has
-                         another shape: a name in ``SHAPES``, or blocks x heads x channels
-                         (``random:1x4x256``).  With ``@SPREAD`` the standard deviation is
-                         SPREAD / sqrt(channels); GPT-2's 0.02 is a spread of 0.55
+    ``random``           random weights in the shape of the shipped ones, drawn as the paper draws
+                         them: each matrix has the standard deviation 0.55 / sqrt(channels), which
+                         is 0.02 at GPT-2's 768 channels.  ``random:SHAPE`` has another shape: a
+                         name in ``SHAPES``, or blocks x heads x channels (``random:1x4x256``)
+    ``random@SPREAD``    the standard deviation is SPREAD / sqrt(channels), and the matrices that
+                         write into the residual stream are divided by sqrt(2 blocks)
+    ``random@gpt2``      the standard deviation is GPT-2's 0.02 whatever the width, and the same
+                         matrices are divided: too small for 128 channels
     ``random:llama:...`` a random Llama, see :class:`minifpt.trunks.llama.Llama`, with its shape:
                          ``random:llama:6x4x128``, or ``random:llama:6x4/2x128`` for 2 heads of
                          keys and values beside 4 of queries
     ``random:bert:...``  a random encoder, see :class:`minifpt.trunks.encoder.Encoder`, with its
                          shape, as in ``random:bert:6x4x128``; also ``roberta:``, ``vit:`` and
                          ``t5:``.  ``random:longformer:32:6x4x128`` has a window of 32 tokens
-    ``random@paper``     random weights as in the paper: every matrix has GPT-2's spread.  In
-                         ``random`` and ``random@SPREAD`` the matrices that write into the
-                         residual stream are divided by sqrt(2 blocks)
     ``statistics:NAME``  random weights; each array has the mean and the standard deviation of
                          the pretrained one
     ``lstm``             a random LSTM of 3 layers and 128 channels; ``lstm:LAYERSxCHANNELS``, then
-                         ``,residual``, ``,positions`` or both in this order, then ``@SPREAD`` as
-                         for ``random``; PyTorch's spread is 0.577
+                         ``,residual``, ``,positions`` or both in this order, then ``@SPREAD``, of
+                         which PyTorch's is 0.577
     ``A+MASK=B``         the trunk A with the parameters of B that a freeze mask names
     ``...,qk=105``       after a random trunk: in each head ``W_k = cos(105 deg) W_q + sin(105 deg)
                          Z``.  0 to 180 degrees, ``positive`` (0), ``negative`` (180), or
@@ -86,7 +87,7 @@ class TrunkSpec:
     base: "TrunkSpec" = None                              # A of a mixed trunk
     other: "TrunkSpec" = None                             # B of a mixed trunk
     mask: FreezeMask = None
-    spread: float | str = None                            # in 1 / sqrt(channels), or "paper"
+    spread: float | str = None                            # in 1 / sqrt(channels), or "gpt2"
     qk: float | str = None                                # an angle, or a part of the heads' form
 
     @classmethod
@@ -124,7 +125,7 @@ class TrunkSpec:
         if match := re.fullmatch(r"random(?::([^@]+))?(?:@(.*))?", text):
             shape = match[1] or "minigpt"
             shape_of(shape, where)                        # raises
-            return cls(text, "random", shape, spread=read_spread(match[2], where, "paper"))
+            return cls(text, "random", shape, spread=read_spread(match[2], where, "gpt2"))
         if re.match(r"lstm(?![^:,@])", text):
             match = LSTM_NAME.fullmatch(text)
             if not match:
@@ -153,7 +154,7 @@ class TrunkSpec:
         title = "LSTM" if self.kind == "lstm" else self.kind
         details = self.name.split(",") if self.kind in ("random", "lstm") else []
         if self.spread is not None:
-            details.append("paper" if self.spread == "paper" else f"spread {self.spread:g}")
+            details.append("0.02" if self.spread == "gpt2" else f"spread {self.spread:g}")
         details = [detail for detail in details if detail != "minigpt"]
         return f"{title} ({', '.join(details)})" if details else title
 
@@ -164,15 +165,16 @@ class TrunkSpec:
         return name if name == self.text else f"{name}-{zlib.crc32(self.text.encode()):08x}"
 
 
-def read_spread(text, where, *words):
-    """Return the number after the @ of a name, or one of ``words``; ``None`` without an @.  Raises
+def read_spread(text, where, word=None):
+    """Return the number after the @ of a name, or ``word``; ``None`` without an @.  Raises
     ``ValueError``."""
-    if text is None or text in words:
+    if text in (None, word):
         return text
     try:
         return checks.number(where, "the spread", float(text))
     except ValueError:
-        expected = " or ".join(["a positive number, as in random@0.55", *words])
+        expected = "a positive number, as in @0.55" + (
+            f", or {word}, or no @ for the paper's random weights" if word else "")
         raise ValueError(f"{where}: the spread is '{text}', expected {expected}") from None
 
 
