@@ -172,10 +172,11 @@ picture(fig)
 # ## Digits, on your own file
 #
 # Write `softmax`, `softmax_backward` and `cross_entropy_backward` in `mine.py` (lesson 1 says how
-# to begin it), for any number of leading axes. The library's `cross_entropy` runs before yours. In
-# its cache are `cache.targets` and `cache.log_sum_exp.e`, the exponentials of each row with its
-# largest logit subtracted. Divide by the number of targets, and multiply by `dy`, one number. Keep
-# float32 float32: `np.eye(V)` is float64.
+# to begin it), for any number of leading axes. The first returns $p$ and `SoftmaxCache(p)`, which
+# the second gets. `cross_entropy`, and `log_sum_exp` which it calls, stay the library's. In the
+# cache are `cache.targets` and `cache.log_sum_exp.e`, the exponentials of each row with its largest
+# logit subtracted. Divide by the number of targets, and multiply by `dy`, one number. Keep float32
+# float32: `np.eye(V)` is float64.
 #
 # With `linear` they are a classifier. **Softmax regression** gives each of ten digits a score that
 # is linear in the pixels, and descends the cross-entropy. The test digits are printed in fonts that

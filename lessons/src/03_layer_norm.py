@@ -172,10 +172,12 @@ print(minifpt.gradcheck(F.layer_norm, F.layer_norm_backward, (row[None], xhat, r
 # %% [markdown]
 # ## Twelve blocks train, on your own file
 #
-# Write `layer_norm` and `layer_norm_backward` in `mine.py`. Now twelve blocks of size 2 learn
-# digits. The model's last layer begins with zeros, so that the loss begins with
-# $\log 10$, that of a model that knows nothing. Without layer norm, can a smaller learning rate
-# help? How many of four rates bring the loss below 2 in 40 steps?
+# Write `layer_norm` and `layer_norm_backward` in `mine.py`. The first returns $y$ and
+# `LayerNormCache(xhat, rstd, w, need)`, where `rstd` is one over the root.
+#
+# Now twelve blocks of size 2 learn digits. The model's last layer begins with zeros, so that the
+# loss begins with $\log 10$, that of a model that knows nothing. Without layer norm, can a smaller
+# learning rate help? How many of four rates bring the loss below 2 in 40 steps?
 
 # %%
 guess = ...                                               # 0 to 4
@@ -213,9 +215,8 @@ reveal(guess, sum(min(losses[0]) < 2 for losses in [*runs.values()][1:]))
 for name, several in runs.items():
     print(f"{name:20} loss at the end:", *(f"{losses[-1]:.2f}" for losses in several))
 curves({name: several[0] for name, several in runs.items()},
-       f"Twelve blocks learn digits, one run each\n{whose}", ylabel="loss (nats)", log="y",
-       styles=("-", "-", "--", "-.", ":"), inks=(color.trained, *4 * [color.ochre]),
-       ylim=(0.1, 1e8))
+       f"Twelve blocks learn digits\n{whose}", ylabel="loss (nats)", log="y", ylim=(0.1, 1e8),
+       styles=("-", "-", "--", "-.", ":"), inks=(color.trained, *4 * [color.ochre]))
 
 # %% [markdown]
 # At the rate that suits the blocks with layer norm, the others soon compute `nan`, not a number.
