@@ -119,7 +119,7 @@ def test_each_file_has_a_row_in_the_table(here, capsys):
     assert "ada.ipynb:\nlesson  1  ✗ bias_gradient: wrong. A mean" in out and "signal 6" in out
     head, *rows = (here / "table.csv").read_text().splitlines()
     assert head == "file,right,wrong,missing,wrong_functions,error" and len(rows) == 3
-    assert rows[0] == "ada.ipynb,0,2,1,bias_gradient shared_weight_gradient,"
+    assert rows[0] == "ada.ipynb,0,2,0,bias_gradient shared_weight_gradient,"
     assert rows[1].startswith("none.py,0,0,0,,none.py: there is no such file")
     assert rows[2] == "mine.py,0,0,44,,"
 
