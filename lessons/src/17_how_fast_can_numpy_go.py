@@ -87,7 +87,7 @@ def doubling_seconds(n):
     return fastest(lambda: np.multiply(x, 2, out=y))
 
 
-widths, lengths = 2 ** np.arange(3, 11), 2 ** np.arange(2, 25)
+widths, lengths = 2 ** np.arange(3, 10), 2 ** np.arange(2, 25)
 with machine.single_threaded_blas:
     rate = np.array([2 * n ** 3 / product_seconds(n) for n in widths])       # operations a second
 speed = np.array([8 * n / doubling_seconds(n) for n in lengths])             # bytes a second
