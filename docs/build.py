@@ -45,7 +45,7 @@ API = {"tasks": "Tasks", "fpt": "The frozen pretrained transformer", "gpt2": "GP
        "training": "Training", "optim": "Optimisers", "tracing": "Tracing",
        "changing": "Changing values", "adapters": "Adapters",
        "gradients": "Checking gradients", "trunks": "Trunks"}
-TITLES = {"curves": "Accuracy against steps",
+TITLES = {"surprise": "Three frozen models find a string", "curves": "Accuracy against steps",
           "memory-map": "Heads, spread and bit memory", "statistics": "From random to language",
           "linear": "Linear classifiers",
           "paper": "The paper and ours",

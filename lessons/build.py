@@ -257,7 +257,7 @@ def retext(source):
     for cell, cell_before in zip(code, code_before, strict=True):
         cell.outputs, cell.execution_count = cell_before.outputs, cell_before.execution_count
     fold(fresh)
-    fresh.metadata = before.metadata | {"minifpt": before.metadata["minifpt"] | {
+    fresh.metadata = before.metadata | {"minifpt": before.metadata.get("minifpt", {}) | {
         "source": digest(source.read_text(encoding="utf-8")), "cells": cells_digest(fresh)}}
     text = nbformat.writes(fresh) + "\n"
     if text == path.read_text(encoding="utf-8"):

@@ -128,11 +128,12 @@ def summary(shown):
 
 
 def mean_and_most(shares):
-    """Return two cells: the mean of shares (layers, heads), and the largest with its place."""
+    """Return two cells: the mean of shares (layers, heads), and the largest with its place,
+    counted from 1."""
     if shares is None:
         return "", ""
     layer, head = np.unravel_index(shares.argmax(), shares.shape)
-    return percent(shares.mean()), f"{percent(shares.max())} ({layer}.{head})"
+    return percent(shares.mean()), f"{percent(shares.max())} ({layer + 1}.{head + 1})"
 
 
 def percent(share):
@@ -193,7 +194,7 @@ def draw_one(ax, m, which, title, labels, mask):
     from matplotlib.patches import Rectangle
     ax.imshow(m.mean[which], cmap="Blues", norm=scale())
     share = "" if m.needed is None else f": {percent(m.needed[which])} where needed"
-    ax.set_title(f"{title}, layer {which[0]}, head {which[1]}{share}", fontsize=9)
+    ax.set_title(f"{title}, block {which[0] + 1}, head {which[1] + 1}{share}", fontsize=9)
     every = -(-len(labels) // 64)
     places, size = range(0, len(labels), every), min(7, 220 / len(labels) * every)
     ax.set_xticks(places, labels[::every], rotation=90, fontsize=size)
@@ -222,10 +223,11 @@ def draw_all(ax, m, title):
         ax.text(head * width + T / 2 - 0.5, layer * height + above / 2 - 0.5,
                 percent(m.needed[layer, head]), ha="center", va="center",
                 fontsize=min(7, 40 / heads))
-    ax.set_xticks([head * width + T / 2 for head in range(heads)], range(heads), fontsize=7)
-    ax.set_yticks([layer * height + above + T / 2 for layer in range(layers)], range(layers),
-                  fontsize=7)
-    ax.set(title=title, xlabel="head", ylabel="layer")
+    ax.set_xticks([head * width + T / 2 for head in range(heads)],
+                  range(1, heads + 1), fontsize=7)
+    ax.set_yticks([layer * height + above + T / 2 for layer in range(layers)],
+                  range(1, layers + 1), fontsize=7)
+    ax.set(title=title, xlabel="head", ylabel="block")
     return image
 
 

@@ -24,6 +24,7 @@ figcaption, caption { font-size: .9rem; text-align: left; }
 table { border-collapse: collapse; font-size: .9rem; }
 th, td { border-bottom: 1px solid var(--line); padding: .15rem .8rem .15rem 0; text-align: left;
          white-space: nowrap; }
+td:not(.n) { white-space: normal; overflow-wrap: break-word; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 pre { background: var(--soft); padding: .6rem; overflow-x: auto; font-size: .85rem; }
 mark { background: none; color: inherit; font-weight: bold; text-decoration: underline wavy #c0392b;

@@ -195,18 +195,20 @@ def attention_section(folder, task, run, start):
     needed = ("Where needed: the share of attention that lies where the task needs it, over all "
               "maps, in the best one, and if each token attended evenly to all it may see. "
               if shown[0].before.needed is not None else "")
-    fig = heat(100 * moved, *map(range, moved.shape), "per cent", "head", "layer")
+    frames = (" Red frames: where a token has to look for this task. The per cent above a map: how "
+              "much of its attention lies there." if needed else "")
+    fig = heat(100 * moved, *(range(1, n + 1) for n in moved.shape), "per cent", "head", "block")
     return (paragraph(f"{why} {attention.percent(moved.mean())} of the attention lies elsewhere "
                       "after training, in the mean over all maps.")
-            + figures([(fig, "Heat map: how much attention moved in each layer and head")],
+            + figures([(fig, "Heat map: how much attention moved in each block and head")],
                       "How much of each token's attention lies on other tokens than before: half "
                       "the sum of differences, the mean over tokens. Maps are means of "
                       f"{len(x)} test examples.")
             + figures([(attention.picture(task, x, shown),
                         "Attention maps before and after training, of all heads and of one")],
                       "The attention of a token (row) to a token (column), white for none, all "
-                      "heads of all layers and one head.")
-            + table(cells[1:], cells[0], f"{needed}In brackets layer.head."))
+                      "heads of all blocks and one head." + frames)
+            + table(cells[1:], cells[0], f"{needed}In brackets block.head, counted from 1."))
 
 
 # --------------------------------------------------------------------------- pictures
