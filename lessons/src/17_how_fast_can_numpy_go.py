@@ -79,7 +79,7 @@ def fastest(work, seconds=0.04):
 def product_seconds(n):
     a, b = np.random.default_rng(n).standard_normal((2, n, n)).astype(np.float32)
     out = np.empty((n, n), np.float32)
-    return fastest(lambda: np.matmul(a, b, out=out))
+    return fastest(lambda: np.matmul(a, b, out=out), 0.3)
 
 
 def doubling_seconds(n):
