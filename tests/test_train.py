@@ -228,7 +228,8 @@ def test_parameters_gradients_and_moments_keep_the_model_s_dtype(tmp_path, dtype
 
 
 SETTINGS = {"steps": None, "batch_size": 1, "lr": None, "seed": 0, "schedule": None, "warmup": None,
-            "weight_decay": 0, "clip": 1, "eval_every": 1, "test_examples": 1, "last_test": None}
+            "weight_decay": 0, "clip": 1, "eval_every": 1, "test_examples": 1, "last_test": None,
+            "until": None}
 
 
 def test_learning_rates_follow_warm_up_and_schedule():
