@@ -1,1 +1,1 @@
-"""Measure the figures in docs/performance.md: ``python -m benchmarks.step`` and so on."""
+"""Measure the figures in docs/performance.md: ``python -m benchmarks.train`` and so on."""

@@ -1,118 +1,167 @@
 """Time whole training steps (forward, backward, clipping, Adam), in turn with PyTorch's.
 
-    python -m benchmarks.train [--rounds 7] [--only small|full]
+    python -m benchmarks.train [--rounds 7] [--cores 1,2] [--only "MNIST, 16 x 49"]
 
-First the shipped trunk under the paper's freeze mask, with the batches of its tasks (random numbers
-in MNIST's shape); then GPT-2 base with nothing frozen, as a language model (AdamW) and as an FPT
-(Adam).
+The paper's freeze mask: attention and feed-forward are frozen.  The trunk is the small one that
+ships, with the batches of its tasks (random numbers in the shapes of MNIST and ListOps), or GPT-2
+base, with random weights.  PyTorch is Transformers' GPT2Model with SDPA attention between two
+linear layers; it runs with as many threads as minifpt may use cores.
 """
 
 import argparse
+import os
+import platform
+import random
 import statistics
+import time
+from contextlib import nullcontext
 
 import numpy as np
 
 import minifpt
 from minifpt import tasks
+from minifpt.fast import kept_transposes
 from minifpt.gpt2 import SHAPES
+from minifpt.machine import blas_kernels, kept_memory, one_core, single_threaded_blas
 from minifpt.optim import Adam
 from minifpt.training import step as training_step
 
-from .step import Numbers, alternate, machine, our_model, ratio, torch_config, torch_model
+
+class Numbers(tasks.Choices):
+    """A task of random numbers with ten classes at the last token.
+
+    49 x 16 is MNIST's shape, 64 x 48 CIFAR-10's."""
+
+    name, output_dim, output_tokens, classes, options = "random numbers", 10, 1, 10, {}
+
+    def __init__(self, tokens, input_dim=48):
+        self.tokens, self.input_dim = tokens, input_dim
+
+    def draw(self, rng, size, split):
+        return (rng.standard_normal((size, self.tokens, self.input_dim), dtype=np.float32),
+                rng.integers(0, 10, (size, 1)))
 
 
-def our_fpt(trunk, task, batch, mask):
-    """Return a function that does one training step of an FPT."""
-    model = our_model(trunk, task, mask)
-    return our_step(model, task, Adam([p for p in model.parameters() if p.trainable]), batch)
+ROWS = {"bit XOR, 4 x 10": ("minigpt", tasks.get("bit-xor"), 4),
+        "bit memory, 16 x 30": ("minigpt", tasks.get("bit-memory"), 16),
+        "MNIST, 16 x 49": ("minigpt", Numbers(49, 16), 16),
+        "ListOps, 16 x 64": ("minigpt", Numbers(64, 15), 16),
+        **{f"GPT-2 base, {batch} x {tokens}": ("gpt2", Numbers(tokens), batch)
+           for batch, tokens in ((4, 10), (4, 49), (4, 64), (16, 64), (4, 120))}}
 
 
-def our_step(model, task, optimizer, batch):
-    rng = np.random.default_rng(0)
+def ours(name):
+    """Return a function that does training steps of ours within ``setting()``."""
+    shape, task, batch = ROWS[name]
+    trunk = minifpt.GPT2(minifpt.GPT2Config(**SHAPES[shape], dropout=0.0))
+    model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
+    model.freeze("attn,mlp")
+    optimizer, rng = Adam([p for p in model.parameters() if p.trainable]), np.random.default_rng(0)
+    frozen = [p.data for p in model.parameters() if not p.trainable and p.data.ndim == 2]
     x, y = task.batch(rng, batch)
-    return lambda: training_step(model, task, optimizer, x, y, 1.0, rng)
+
+    def step(setting):
+        with kept_transposes(frozen), single_threaded_blas, setting():          # as in training
+            for _ in range(step.repeat):
+                training_step(model, task, optimizer, x, y, 1.0, rng)
+    step.repeat = 1
+    return step
 
 
-def torch_fpt(config, task, batch, mask):
+def pytorch(name):
+    """Return a function that does the same steps with PyTorch, on a number of threads."""
     import torch
-    trunk, inp, out, trained = torch_model(config, task, mask)
+    import transformers
+    shape, task, batch = ROWS[name]
+    trunk = transformers.GPT2Model(transformers.GPT2Config(
+        **SHAPES[shape], resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False,
+        attn_implementation="sdpa"))
+    inp = torch.nn.Linear(task.input_dim, trunk.config.n_embd)
+    out = torch.nn.Linear(trunk.config.n_embd, task.output_dim)
+    for name_of_parameter, p in trunk.named_parameters():
+        p.requires_grad = "ln_" in name_of_parameter or "wpe" in name_of_parameter
+    trained = [p for m in (inp, trunk, out) for p in m.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(trained, lr=1e-3)
     x, y = map(torch.from_numpy, task.batch(np.random.default_rng(0), batch))
 
-    def step():
-        optimizer.zero_grad()
-        hidden = trunk(inputs_embeds=inp(x)).last_hidden_state[:, -task.output_tokens:]
-        logits = out(hidden).reshape(-1, task.classes)
-        loss = torch.nn.functional.cross_entropy(logits, y.reshape(-1))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        optimizer.step()
-        return loss.item(), float((logits.argmax(-1) == y.reshape(-1)).float().mean())
+    def step(threads):
+        torch.set_num_threads(threads)
+        for _ in range(step.repeat):
+            optimizer.zero_grad()
+            hidden = trunk(inputs_embeds=inp(x)).last_hidden_state[:, -task.output_tokens:]
+            logits = out(hidden).reshape(-1, task.classes)
+            loss = torch.nn.functional.cross_entropy(logits, y.reshape(-1))
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(trained, 1.0)
+            optimizer.step()
+    step.repeat = 1
     return step
 
 
-class NextToken(tasks.Choices):
-    """A task of random tokens from GPT-2's vocabulary, to measure time only."""
-
-    name, input_dim, output_dim, classes = "next-token", 50257, 50257, 50257
-    tokens = output_tokens = 64
-
-    def draw(self, rng, size, split):
-        ids = rng.integers(0, self.classes, (size, self.tokens + 1))
-        return ids[:, :-1], ids[:, 1:]
+def seconds(step, *args):
+    start = time.perf_counter()
+    step(*args)
+    return time.perf_counter() - start
 
 
-def our_lm(trunk, batch):
-    model = minifpt.LanguageModel(trunk)
-    return our_step(model, NextToken(), Adam(model.parameters(), weight_decay=0.1), batch)
+def alternate(calls, rounds, length=0.4):
+    """Return the seconds of a step of each ``(step, argument)``, [round][call].
+
+    Within a round the order is random.  A step runs once, for a quarter of its time, before it is
+    timed, because OpenBLAS's threads keep a core busy for 2^28 ticks after the last product.
+    """
+    table = []
+    with kept_memory:                                     # as in training
+        for step, argument in calls:
+            step(argument)
+            step.repeat = max(1, int(length / seconds(step, argument)))
+        for _ in range(rounds):
+            row = [0.0] * len(calls)
+            for i in random.sample(range(len(calls)), len(calls)):
+                step, argument = calls[i]
+                repeat, step.repeat = step.repeat, max(1, step.repeat // 4)
+                step(argument)
+                step.repeat = repeat
+                row[i] = seconds(step, argument) / repeat
+            table.append(row)
+    return table
 
 
-def torch_lm(config, batch):
+def machine():
+    """Return one line with the processor and the versions."""
     import torch
     import transformers
-    model = transformers.GPT2LMHeadModel(torch_config(config))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
-    x, y = map(torch.from_numpy, NextToken().batch(np.random.default_rng(0), batch))
-
-    def step():
-        optimizer.zero_grad()
-        logits = model(x).logits
-        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, config.vocab_size),
-                                                 y.reshape(-1))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        return loss.item()
-    return step
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as f:
+            cpu = next(line for line in f if line.startswith("model name")).split(":")[1].strip()
+    except (OSError, StopIteration):
+        cpu = platform.processor()
+    return (f"{cpu}; NumPy {np.__version__}, OpenBLAS {blas_kernels()} "
+            f"(OPENBLAS_CORETYPE {os.environ.get('OPENBLAS_CORETYPE', 'not set')}); "
+            f"PyTorch {torch.__version__}, Transformers {transformers.__version__}")
 
 
 def main():
     top = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     top.add_argument("--rounds", type=int, default=7)
-    top.add_argument("--only", choices=["small", "full"])
+    top.add_argument("--cores", default="1,2", help="1, or the number of this machine's cores")
+    top.add_argument("--only", choices=list(ROWS))
     args = top.parse_args()
-    mini = minifpt.GPT2Config(**SHAPES["minigpt"], dropout=0.0)
-    base = minifpt.GPT2Config(dropout=0.0)
-    rows = []
-    if args.only != "full":
-        for name, task, batch in (("bit-xor", tasks.get("bit-xor"), 4),
-                                  ("bit-memory", tasks.get("bit-memory"), 4),
-                                  ("mnist", Numbers(49, 16), 16)):
-            rows.append((f"minigpt, FPT, {name}, {batch} x {task.tokens}",
-                         our_fpt, torch_fpt, mini, (task, batch, "fpt")))
-    if args.only != "small":
-        rows += [("GPT-2 base, language model, all trained, AdamW, 4 x 64",
-                  our_lm, torch_lm, base, (4,)),
-                 ("GPT-2 base, FPT, all trained, Adam, 4 x 64",
-                  our_fpt, torch_fpt, base, (Numbers(64), 4, "full"))]
+    cores = [*map(int, args.cores.split(","))]
     print(f"{machine()}\nmedians of {args.rounds} rounds\n\n"
-          "| step | minifpt | PyTorch | PyTorch / minifpt |\n|---|---|---|---|", flush=True)
-    for name, ours, torchs, config, rest in rows:
-        table = alternate([ours(minifpt.GPT2(config), *rest), torchs(config, *rest)],
-                          args.rounds)
-        a, b = (1e3 * statistics.median(column) for column in zip(*table, strict=True))
-        print(f"| {name} | {a:.2f} ms, {1e3 / a:.1f}/s | {b:.2f} ms, {1e3 / b:.1f}/s "
-              f"| {ratio(table, 1, 0):.2f} |", flush=True)
+          "| training step | cores | minifpt (ms) | PyTorch (ms) | PyTorch / minifpt |\n"
+          "|---|---|---|---|---|", flush=True)
+    for name in [args.only] if args.only else ROWS:
+        step, other = ours(name), pytorch(name)
+        settings = [(lambda: one_core) if n == 1 else nullcontext for n in cores]
+        calls = [call for setting, n in zip(settings, cores, strict=True)
+                 for call in ((step, setting), (other, n))]
+        table = np.array(alternate(calls, args.rounds))
+        for i, n in enumerate(cores):
+            a, b = table[:, 2 * i:2 * i + 2].T
+            print(f"| {name} | {n} | {1e3 * statistics.median(a):.4g} "
+                  f"| {1e3 * statistics.median(b):.4g} | {statistics.median(b / a):.2f} |",
+                  flush=True)
 
 
 if __name__ == "__main__":

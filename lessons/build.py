@@ -8,7 +8,7 @@
                                         date; runs nothing, needs neither Jupyter nor Jupytext
     python lessons/build.py --text      bring the notebooks' text up to date where no code has
                                         changed; runs nothing
-    python lessons/build.py --glossary  make glossary.md from the terms that the lessons define
+    python lessons/build.py --glossary  make glossary.md from the terms that the spine defines
     python lessons/build.py --pull 03   take a notebook that was edited in Jupyter back
                                         into its source; build it afterwards
 
@@ -257,7 +257,7 @@ def retext(source):
     for cell, cell_before in zip(code, code_before, strict=True):
         cell.outputs, cell.execution_count = cell_before.outputs, cell_before.execution_count
     fold(fresh)
-    fresh.metadata = before.metadata | {"minifpt": {
+    fresh.metadata = before.metadata | {"minifpt": before.metadata.get("minifpt", {}) | {
         "source": digest(source.read_text(encoding="utf-8")), "cells": cells_digest(fresh)}}
     text = nbformat.writes(fresh) + "\n"
     if text == path.read_text(encoding="utf-8"):
@@ -274,9 +274,10 @@ CITATION = re.compile(r",? \((?![^()]*\*\*)[^()]*arXiv[^()]*(?:\([^()]*\))?\)")
 SENTENCE = re.compile(r"(?:(?<=[.?!])|(?<=[.?!]\))|(?<=[.?!]\*\*))\s+(?=[A-Z*$`(])")
 ABOUT = """# Glossary
 
-Terms as a lesson introduces them. The number is the lesson's.
+Terms as a lesson of the spine introduces them. The number is the lesson's.
 Made by `python lessons/build.py --glossary`.
 """
+SPINE = {*range(9), 13, 22}
 
 
 def glossary():
@@ -284,8 +285,9 @@ def glossary():
     def singular(term):
         return term.lower().rstrip("s")
     introduced, lines = set(), {}
-    for source in sources():
-        text, path = source.read_text(encoding="utf-8"), notebook_of(source)
+    for source in [s for s in sources() if int(s.stem[:2]) in SPINE]:
+        text = source.read_text(encoding="utf-8").partition("\n# ## Going further")[0]
+        path = notebook_of(source)
         for cell in re.findall(r"^# %% \[markdown\]\n((?:#.*\n?)+)", text, re.M):
             for paragraph in re.split(r"\n\n|\n- ", re.sub("^# ?", "", cell, flags=re.M)):
                 paragraph = " ".join(paragraph.split())

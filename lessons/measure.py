@@ -55,15 +55,20 @@ def measure(source):
     core = texts[:begin[0]] if begin else texts
     text, code = ("\n".join(text for is_text, text in core if is_text is kind)
                   for kind in (True, False))
-    asked = re.findall(r"Write ([^.]*?) in\s+`mine\.py`", re.sub(r"\n# ?", " ", text))
     metadata = json.loads((HERE / f"{source.stem}.ipynb").read_text(encoding="utf-8"))["metadata"]
     return Measure(
         source.stem, count_words(text),
         sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in code.split("\n")),
         len(core), len(set(re.findall(r"^check\(\"(\w+)\"", code, re.M))),
-        sum(len(re.findall(r"`\w+`", names)) for names in asked),
+        len(functions_asked(text)),
         metadata.get("minifpt", {}).get("seconds", 0),
         count_words("\n".join(text for is_text, text in texts if is_text)))
+
+
+def functions_asked(text):
+    """Return the names of the functions that a text asks for in the reader's own file."""
+    asked = re.findall(r"Write ([^.]*?) in\s+`mine\.py`", re.sub(r"\n# ?", " ", text))
+    return [name for names in asked for name in re.findall(r"`(\w+)`", names)]
 
 
 def count_words(text):

@@ -110,7 +110,8 @@ def test_of_a_notebook_only_what_an_answer_needs_is_run(here, cells, status, par
 
 
 def test_each_file_has_a_row_in_the_table(here, capsys):
-    notebook(here / "ada.ipynb", MEAN, CALL, "import os\ndef choose_step(f, x):\n    os.abort()")
+    notebook(here / "ada.ipynb", MEAN, CALL,
+             "import os\ndef shared_weight_gradient(x, w, dy):\n    os.abort()")
     own.new("mine.py")
     assert cli.main("check ada.ipynb none.py --csv table.csv".split()) == 2
     assert cli.main("check mine.py --csv table.csv".split()) == 0
@@ -118,7 +119,7 @@ def test_each_file_has_a_row_in_the_table(here, capsys):
     assert "ada.ipynb:\nlesson  1  ✗ bias_gradient: wrong. A mean" in out and "signal 6" in out
     head, *rows = (here / "table.csv").read_text().splitlines()
     assert head == "file,right,wrong,missing,wrong_functions,error" and len(rows) == 3
-    assert rows[0] == "ada.ipynb,0,2,2,bias_gradient choose_step,"
+    assert rows[0] == "ada.ipynb,0,2,0,bias_gradient shared_weight_gradient,"
     assert rows[1].startswith("none.py,0,0,0,,none.py: there is no such file")
     assert rows[2] == "mine.py,0,0,44,,"
 

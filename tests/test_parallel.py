@@ -44,7 +44,7 @@ def examples(size, task=None):
 
 @pytest.mark.parametrize("size", [5, 9, 13])              # 2 parts, 2 of other sizes, 4
 @pytest.mark.parametrize("trunk, options", [
-    ("gpt2", {}), ("gpt2", {"adapt": "lora:rank=2"}), ("gpt2", {"adapt": "bottleneck:size=2"}),
+    ("gpt2", {}), ("gpt2", {"adapt": "lora:rank=2"}), ("gpt2", {"adapt": "bitfit"}),
     ("bert", {}), ("t5", {}), ("llama", {})])
 def test_parts_have_the_gradients_of_the_whole(trunk, options, size):
     model, (x, _) = model_of(trunk, **options), examples(size)

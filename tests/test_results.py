@@ -72,7 +72,7 @@ def test_a_csv_of_other_columns_becomes_a_table(tmp_path, monkeypatch):
     ("docs/results/images.md", "1,500 and 2,500", "1,500 and 2,700"),
     ("docs/results/language.md", "| random | 100.0", "| random | 100.1"),
     ("docs/results/why.md", "130 to 210", "150 to 210"),
-    ("docs/performance.md", "20 to 45 %", "20 to 50 %"),
+    ("docs/performance.md", "0.4 to 0.8", "0.4 to 0.9"),
     ("docs/guide/change.md", "76.7 %", "78.7 %"), ("docs/guide/gradients.md", "| 45 |", "| 46 |"),
     ("lessons/claims.md", "82 to 84 and 98 %", "92 to 94 and 98 %"),
     ("lessons/claims.md", "300 steps of 4", "350 steps of 4"),
@@ -142,12 +142,6 @@ def test_the_products_of_lesson_8_are_the_measured_ones():
         np.testing.assert_allclose(values, want, atol=0.51)
 
 
-def test_the_runs_of_lesson_13_are_the_measured_ones():
-    measured = read_rows(results.RUNS / "few.csv").results["few-digits"]
-    for trunk, values in constants("13")["FEW_TESTS"].items():
-        np.testing.assert_allclose(values, [accuracy(h) for h in measured[trunk]], atol=0.051)
-
-
 def test_the_ladder_of_lesson_14_is_the_measured_one():
     given = constants("14")
     for file, task in (("xor", "bit XOR"), ("memory", "bit memory"), ("few", "few labels"),
@@ -161,9 +155,6 @@ def test_the_ladder_of_lesson_14_is_the_measured_one():
             runs = next(measured[name] for name in names if name in measured)
             np.testing.assert_allclose(given["LADDER"][task][trunk],
                                        [accuracy(h) for h in runs], atol=0.051)
-    measured, = read_rows(results.RUNS / "memory-paper.csv").results.values()
-    for trunk, values in given["PAPER_SIZE"].items():
-        np.testing.assert_allclose(values, [accuracy(h) for h in measured[trunk]], atol=0.006)
 
 
 def test_the_steps_of_lesson_22_are_the_measured_ones():

@@ -1,10 +1,7 @@
 """Solutions of lesson 2, softmax and cross-entropy.  Run the file to have them checked."""
 
-from unittest.mock import patch
-
 import numpy as np
 
-from minifpt import functional as F
 from minifpt.exercises import Case, check_solutions, exercise
 
 
@@ -26,7 +23,8 @@ def loss_of_a_hint(V, k):
     "that is one over the probability; the loss is its logarithm": "np.log(_) -> _",
     "that is the probability of all other words; the loss is minus the target's logarithm":
         "np.log(_) -> 1 - 1 / (_)",
-    "that is the loss of another word: the target has k parts of V - 1 + k": "_ / k -> V - 1 + k",
+    "that is the loss of another word: the target has k parts of V - 1 + k": [
+        "_ / k -> V - 1 + k", "_ / k -> V + k"],
     "those are odds: all parts together are V - 1 + k, and the target's k are among them": [
         "V - 1 + k -> V - 1", "V - 1 + k -> V - k"],
     "the target has k parts, not k more than another word": "(V - 1 + k) / k -> (V + k) / (k + 1)",
@@ -45,79 +43,56 @@ def _(rng):
         yield int(rng.integers(low, high)), float(rng.uniform(2, 50))
 
 
-def softmax_with_temperature(z, tau):
-    """Divide first, then subtract each row's maximum: no exponent is above 0."""
-    x = z / tau
-    e = np.exp(x - x.max(axis=-1, keepdims=True))
+def softmax(z):
+    """Each row's largest entry is subtracted first: no exponent is above 0."""
+    e = np.exp(z - z.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True)
 
 
-def by_hand(*args):
-    raise ValueError("write it without calling the library")
+def gradient_for_a_teacher(z, q):
+    """As a row of q sums to 1, a row's loss is log S - sum_i q_i z_i.  Its gradient is again what
+    the model believes minus what it is told."""
+    p = softmax(z)
+    return (p - q) / len(z)
 
 
-@exercise(softmax_with_temperature, {
-    "the temperature divides the logits, not the probabilities": (
-        "z / tau -> z", "e / _ -> e / _ / tau"),
-    "the temperature multiplies: it must divide": "z / tau -> z * tau",
-    "the wrong axis: each row is a choice of its own":
-        "return _ -> e = np.exp(x - x.max(axis=0)); return e / e.sum(axis=0)",
-    "one softmax over the whole array: each row is a choice of its own": [
-        "return _ -> e = np.exp(x - x.max()); return e / e.sum()", "e / _ -> e / e.sum()"],
-    "a power of softmax(z): at small tau all numbers of a row become 0, and 0 / 0 is no number": (
-        "z / tau -> z", "return _ -> p = (e / e.sum(axis=-1, keepdims=True)) ** (1 / tau); "
-        "return p / p.sum(axis=-1, keepdims=True)"),
-    "the temperature has no effect: that is softmax(z)": "z / tau -> z",
-}, {
-    "row by row": "x.max(axis=-1, keepdims=True) -> x.max()",
-    "overflows": "x - _ -> x",
-    "sum to 1": "e / _ -> e",
-    "without calling the library": "return _ -> return F.softmax(x)[0]",
-})
+OF_ALL = "p = softmax(z) -> e = np.exp(z - z.max()); p = e / e.sum({})"
+
+
+@exercise(gradient_for_a_teacher, {
+    "a sum for a mean: the loss is the mean over the rows": "_ / len(z) -> _",
+    "a mean over rows and words: the loss is the mean over the rows alone":
+        "_ / len(z) -> _ / z.size",
+    "divided by the words: the loss is the mean over the rows": "_ / len(z) -> _ / z.shape[1]",
+    "the sign is the other way round: what the model believes minus what it is told":
+        "p - q -> q - p",
+    "the teacher's likeliest word is not the whole truth: every word has its share q":
+        "p - q -> p - np.eye(z.shape[1])[q.argmax(axis=1)]",
+    "that is the rate along p; the logits stand before the softmax": [
+        f"(p - q) / len(z) -> -q / p / {n}" for n in ("len(z)", "1")],
+    "each logit moves the probabilities of all words of its row, not only its own": [
+        f"(p - q) / len(z) -> {rate} / len(z)" for rate in ("q * (p - 1)", "(q * p - q)",
+                                                            "-q * p * (1 - p)", "-(1 - p)")],
+    "z are scores: softmax makes probabilities of them": ["p = softmax(z) -> p = z",
+                                                          "p = softmax(z) -> p = np.exp(z)"],
+    "that is the difference of logarithms; the gradient has the probabilities": [
+        "p - q -> np.log(p) - q", "p - q -> np.log(p) - np.log(q)"],
+    "q is asked of each word as it is: nothing multiplies the difference": [
+        "p - q -> q * (p - q)", "p - q -> p * (p - q)"],
+    "each row is a choice of its own: the exponentials of a row sum to 1": [
+        OF_ALL.format(axis) for axis in ("", "axis=0")],
+    "that is the loss; its gradient has an entry for each logit":
+        "return _ -> return -(q * np.log(p)).sum(axis=1).mean()",
+    "the gradient of each row is asked for, (N, V)": [
+        f"return _ -> return (p - q).{way}(axis=0)" for way in ("mean", "sum")],
+}, {"overflows": "p = softmax(z) -> p = np.exp(z) / np.exp(z).sum(axis=-1, keepdims=True)"})
 def _(rng):
-    z = rng.standard_normal((3, 6))
-    for tau, size in ((float(rng.uniform(0.3, 0.8)), 1), (float(rng.uniform(2, 4)), 1),
-                      (1e-6, 1), (1.0, 2000)):
-        x = size * z
-        naive, top = np.exp(x / tau), x.max(axis=-1).argmax()
-        case = Case((x, tau), mistakes={
-            "a row is 0 / 0: subtract the maximum row by row, not one maximum for the whole array":
-                lambda p, top=top: np.isnan(p).any() and np.isfinite(p[top]).all(),
-            "it overflows: what is the largest number that you take the exponential of?":
-                lambda p, naive=naive: not np.isfinite(naive).all() and not np.isfinite(p).all(),
-            "the rows do not sum to 1: divide by the sum, after the exponential":
-                lambda p: not np.allclose(np.sum(p, axis=-1), 1)})
-        with patch.object(F, "softmax", by_hand):         # until the answer to it has run
-            yield case
-
-
-def smoothed_gradient(logits, targets, a):
-    """The soft target sums to 1, so the loss is log S - sum_i target_i z_i.  Its gradient is again
-    what the model believes minus what is asked for."""
-    N, V = logits.shape
-    soft = np.full((N, V), a / V)
-    soft[np.arange(N), targets] += 1 - a
-    p = softmax_with_temperature(logits, 1.0)
-    return (p - soft) / N
-
-
-@exercise(smoothed_gradient, {
-    "a sum for a mean: the loss is the mean over the rows": "_ / N -> _",
-    "a mean over rows and words: the loss is the mean over the rows alone": "_ / N -> _ / N / V",
-    "the sign is the other way round: what the model believes minus what is true":
-        "p - soft -> soft - p",
-    "the smoothing is missing: that is the gradient for a hard target":
-        "N, V = _ -> N, V = _; a = 0",
-    "the soft target does not sum to 1: the one-hot part counts 1 - a": "1 - a -> 1",
-    "the a / V is missing: every word gets its share, the target too": "a / V -> 0.0",
-    "a is divided among the other words: here every word gets a / V, the target too":
-        ("a / V -> a / (V - 1)", "1 - a -> 1 - a - a / (V - 1)"),
-    "that scales the whole gradient; the smoothing changes the target alone":
-        "p - soft -> (1 - a) * (p - np.eye(V)[targets])",
-}, {"times as large": "_ / N -> _ / V"})
-def _(rng):
-    N, V = int(rng.integers(3, 7)), int(rng.integers(7, 11))
-    yield (2 * rng.standard_normal((N, V)), rng.integers(0, V, N), float(rng.uniform(0.1, 0.4)))
+    N, V = int(rng.integers(3, 6)), int(rng.integers(7, 10))
+    q = softmax(rng.standard_normal((N, V)))
+    yield 1.5 * rng.standard_normal((N, V)), q
+    yield Case((800 + 300 * rng.standard_normal((N, V)), q), mistakes={
+        "an exponential overflows: subtract each row's largest logit first":
+            lambda dz: not np.isfinite(dz).all()})
 
 
 def log_softmax_backward(dy, y):
@@ -133,9 +108,16 @@ def log_softmax_backward(dy, y):
     "the path through the log-sum-exp is missing: it reaches every entry of the row":
         "dy - _ -> dy",
     "y is a logarithm; the probability is exp(y)": "np.exp(y) -> y",
+    "dy is missing in the second term: every y of a row sends its dy through the log-sum-exp":
+        "np.exp(y) * total -> np.exp(y)",
+    "the sum of dy has no weights: each y moves with the log-sum-exp at the same rate, -1":
+        "total = _ -> total = (dy * np.exp(y)).sum(axis=-1, keepdims=True)",
+    "the first path has rate 1: there dy arrives as it is":
+        "dy - _ -> np.exp(y) * dy - _",
     "a mean for a sum: every y of the row has its own path through the log-sum-exp":
         "total = _ -> total = dy.mean(axis=-1, keepdims=True)",
-    "the wrong axis: the log-sum-exp belongs to a row": "total = _ -> total = dy.sum(axis=0)",
+    "the wrong sum: the log-sum-exp belongs to one row": [
+        f"total = _ -> total = dy.sum({axis})" for axis in ("axis=0", "")],
     "each entry gets the whole sum: its share is its probability": "np.exp(y) * total -> total",
     "each entry counts only its own path: the log-sum-exp is shared by the row":
         "np.exp(y) * total -> np.exp(y) * dy",
@@ -143,7 +125,7 @@ def log_softmax_backward(dy, y):
 })
 def _(rng):
     x, dy = 2 * rng.standard_normal((4, 5)), rng.standard_normal((4, 5))
-    yield dy, np.log(softmax_with_temperature(x, 1.0))
+    yield dy, np.log(softmax(x))
 
 
 def loss_scale(gradient):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from minifpt import functional as F
-from minifpt.exercises import Case, check_solutions, exercise, fails
+from minifpt.exercises import Case, check_solutions, exercise
 
 
 def answer_to_no_question(v):
@@ -66,6 +66,8 @@ def windowed_attention(q, k, v, w):
     "each token sees itself, too: it is the first of the w": [
         f"A, _ = _1 -> A = np.nan_to_num(F.softmax(np.where({allowed}, S, -np.inf))[0])"
         for allowed in ("mask & (back > 0)", "(0 < back) & (back <= w)")],
+    "that is the map A; y is A times the values": "return _ -> return A",
+    "the map is transposed: row t of A holds the shares that token t gives": "A @ v -> A.T @ v",
     "a masked score of 0 still gets a share: for which score is the share 0?": "-np.inf -> 0",
 }, {"one token too short": "back < w -> back < w - 1"})
 def _(rng):
@@ -80,71 +82,6 @@ def _(rng):
         }, about=about)
     yield Case((1e3 * q, k, v, 3), about="Here some scores are in the thousands: an exponential of "
                                          "them is infinite. F.softmax subtracts the largest first.")
-
-
-def ruler(T, back):
-    """Each position has a key of its own, and as its query the key ``back`` positions before.
-
-    The right score must beat T - 1 others: with D = T channels it is size / sqrt(T) against 0,
-    and the share is 1 / (1 + (T - 1) exp(-size / sqrt(T))).
-    """
-    size = 20 * np.sqrt(T)
-    away = -back
-    return size * np.eye(T, k=away), np.eye(T)
-
-
-# Any keys will do that single out the right position: the case says which one wins instead.
-@exercise(ruler, refused={
-    "99 %": ["20 * _ -> 1", "20 * _ -> 6"],
-    "later token": ["-back -> back", "return _ -> return size * np.eye(T), np.eye(T, k=away)"],
-    "itself": "-back -> 0",
-    "whatever back is": "-back -> -1",
-    "off by one": "-back -> -back - 1",
-    "one shape": "return _, _1 -> return _, _1[:, :-1]",
-    "finite": "size = _ -> size = np.inf",
-})
-def _(rng):
-    def case(T, back):
-        positions = np.arange(T)
-
-        def scores(out):
-            W_q, W_k = (np.asarray(W, float) for W in out)
-            S = W_q @ W_k.T / np.sqrt(W_q.shape[1])       # x is the identity
-            if W_q.shape != W_k.shape or S.shape != (T, T) or not np.isfinite(S).all():
-                raise ValueError
-            return S
-
-        def shares(out):
-            return F.softmax(scores(out) + np.triu(np.full((T, T), -np.inf), 1))[0]
-
-        def right(out):
-            return (shares(out)[positions[back:], positions[:-back]] >= 0.99).all()
-
-        def looks(out, away, rows=slice(back, None)):
-            return (shares(out).argmax(axis=-1)[rows] == positions[rows] - away).all()
-
-        def later(out):
-            return (scores(out).argmax(axis=-1)[:-back] == positions[back:]).all()
-
-        return Case((T, back), right, {
-            "two arrays of one shape (T, D), with finite numbers": fails(scores),
-            "the right token wins, but with less than 99 %: how far apart must two scores be, "
-            "after the division by the square root of D?": lambda out: looks(out, back),
-            "the scores point to a later token, which the mask hides: which of the two weights is "
-            "shifted, and which way?": later,
-            "each token looks at itself: one of the two weights must be shifted":
-                lambda out: looks(out, 0),
-            "it measures a distance of 1, whatever back is":
-                lambda out: back != 1 and looks(out, 1),
-            "the distance is off by one":
-                lambda out: any(looks(out, near, slice(back + 1, None))
-                                for near in (back - 1, back + 1)),
-        }, about=f"Asked for T = {T} and back = {back}: some token does not look where it should. "
-                 "Which row of W_q meets which row of W_k?")
-
-    short = int(rng.integers(6, 10))
-    yield case(short, 1)
-    yield case(short + 3, int(rng.integers(2, 5)))
 
 
 def goes_by_position(maps):

@@ -29,6 +29,8 @@ def value_gradient(dy, A):
     "one gradient for each of the T values, not for each of the n queries": "A.T -> A[:, :len(A)]",
     "the tokens without a query have values too, and later tokens look at them":
         "A.T -> (A * (np.arange(A.shape[1]) >= A.shape[1] - len(A))).T",
+    "A needs no second mask: what the mask hides has a share of 0": [
+        "A.T -> np.tril(A).T", "A.T -> np.triu(A).T"],
 })
 def _(rng):
     T = int(rng.integers(6, 9))
@@ -63,6 +65,14 @@ def multi_query_backward(dy, q, k, v, A):
         for axes in ("0", "-2", "None", "(-2, -1)")],
     "dS is not dA: the way back leads through the softmax": SOFTMAX + "dA",
     "the factor is missing on the way back: S was divided by the square root of D": "_ / root -> _",
+    "divide once by the square root of D on the way back, as on the way forward":
+        "_ / root -> _ / root ** 2",
+    "dA is dy times v transposed: a row of dA belongs to a row of y":
+        "dy @ v.T -> v @ dy.swapaxes(-1, -2)",
+    "dq: a query moves its own row of y alone, so dS is not transposed":
+        "dS @ k -> dS.swapaxes(-1, -2) @ k",
+    "dv: the square root of D is in the scores, and v is not":
+        "values.sum(axis=0) -> values.sum(axis=0) / root",
     "dk and dv are exchanged": "return _, _1, _2 -> return _, _2, _1",
     "dk: each key collects from the queries that looked at it: a column of dS, not a row":
         "dS.swapaxes(-1, -2) -> dS",
@@ -83,50 +93,6 @@ def _(rng):
     k, v = rng.standard_normal((2, T, D))
     A, _ = F.softmax(q @ k.T / np.sqrt(D) + np.triu(np.full((T, T), -np.inf), 1))
     yield dy, q, k, v, A
-
-
-def distance_gradient(dA, A):
-    """b_d is added to every score on the d-th diagonal below the main one, in every head:
-    b_0 has H T paths.  To add one number to all of b changes nothing, so db sums to 0."""
-    dS = F.softmax_backward(dA, F.SoftmaxCache(A))
-    M = dS.sum(axis=0)                                    # (T, T)
-    return np.array([np.trace(M, -d) for d in range(len(M))])
-
-
-@exercise(distance_gradient, DIVIDED | {
-    "a mean over the heads instead of a sum: each head is a path, and rates add up":
-        "_.sum(axis=0) -> _.mean(axis=0)",
-    "a mean instead of a sum: b_0 has T paths in each head, b_1 has T - 1": [
-        "np.trace(M, -d) -> np.diagonal(M, -d).mean()",
-        "np.trace(M, -d) -> np.diagonal(M, -d).mean() / len(A)"],
-    "dA is not dS: b is added to the scores, before the softmax": SOFTMAX + "dA",
-    "dA is not dS: the way back leads through the softmax, with its weighted mean":
-        SOFTMAX + "A * dA",
-    "the mean in dS is weighted: each entry of the row of dA counts with its share in A": [
-        SOFTMAX + plain for plain in PLAIN],
-    "the weighted mean in dS runs along a row of A, the last axis":
-        SOFTMAX + "A * (dA - (dA * A).sum(-2, keepdims=True))",
-    "the distances run the other way: b_0 is a token and itself, the diagonal":
-        "return _ -> return _[::-1]",
-    "a distance is a diagonal; you sum over rows or columns": [
-        "return _ -> return M.sum(axis=0)", "return _ -> return M.sum(axis=1)"],
-    "those are the diagonals above the main one: t - s is the distance back, and later tokens are "
-    "masked": "-d -> d",
-    "only one head: b is shared by all of them": [
-        f"_.sum(axis=0) -> _[{h} % len(A)]" for h in range(6)],
-    "b is shared by all heads: one number for each distance": [
-        "return _ -> return np.array([[np.trace(h, -d) for d in range(len(M))] for h in dS])",
-        "return _ -> return np.array([[np.trace(h, -d) for h in dS] for d in range(len(M))])"],
-})
-def _(rng):
-    H, T = (int(n) for n in rng.permutation([3, 6]))
-    args = rng.standard_normal((H, T, T)), causal_map(rng, H, T, T)
-    db = distance_gradient(*args)
-    yield Case(args, mistakes={
-        "a constant factor: b is added after the division by the square root of D, which does not "
-        "reach it": lambda out: np.allclose(out * np.linalg.norm(db) / np.linalg.norm(out), db),
-        "a distance is a diagonal; you sum over rows or columns":
-            lambda out: np.abs(out).max() < 1e-9})          # a row of dS sums to 0
 
 
 def worth_computing(A, n):

@@ -1,52 +1,8 @@
 """Solutions of lesson 6, GPT-2 whole.  Run the file to have them checked."""
 
 import numpy as np
-from scipy.special import ndtr
 
-from minifpt import functional as F
 from minifpt.exercises import Case, check_solutions, exercise
-
-
-def gpt2_parameters(n_layer, n_embd, n_positions, vocab_size):
-    """Heads share the same matrices; their number changes no size."""
-    C = n_embd
-    attention = (C * 3 * C + 3 * C) + (C * C + C)
-    feed_forward = (C * 4 * C + 4 * C) + (4 * C * C + C)
-    norm = 2 * C
-    block = attention + feed_forward + 2 * norm
-    return (vocab_size + n_positions) * C + n_layer * block + norm
-
-
-@exercise(gpt2_parameters, {
-    "the token table is counted twice: its rows are also the weights of the scores":
-        "vocab_size + n_positions -> 2 * vocab_size + n_positions",
-    "the position table is missing": "vocab_size + n_positions -> vocab_size",
-    "the token table is missing": "vocab_size + n_positions -> n_positions",
-    "the last layer norm is missing": "_ + n_layer * block + norm -> _ + n_layer * block",
-    "the last layer norm has a bias, too": "_ + n_layer * block + norm -> _ + n_layer * block + C",
-    "C numbers too many in each block: count its biases again": "block = _ -> block = _ + C",
-    "the biases of the linear layers are missing (3C, C, 4C and C in each block)":
-        "block = _ -> block = _ - 9 * C",
-    "4C numbers of each block are missing: the scales and biases of its two layer norms, or the "
-    "biases of c_attn and c_proj": "_ + 2 * norm -> _",
-    "2C numbers of each block are missing: one of its two layer norms, or two thirds of the bias "
-    "of c_attn": "_ + 2 * norm -> _ + norm",
-    "a bias has as many numbers as its layer has outputs: 3C for c_attn and 4C for c_fc":
-        [("C * 3 * C + 3 * C -> C * 3 * C + C", "C * 4 * C + 4 * C -> C * 4 * C + C"),
-         "C * 4 * C + 4 * C -> C * 4 * C + C"],
-    "of the layer norms only the scales are counted: each has a bias, too": "norm = _ -> norm = C",
-    "you count the weights alone: the layer norms and the linear layers' biases are missing": [
-        "block = _ -> block = _ - 13 * C", "block = _ -> block = _ - 13 * C; norm = 0"],
-    "one attention matrix is missing: c_attn makes queries, keys and values, and after the heads "
-    "comes c_proj": ["_ + (C * C + C) -> _", "C * C + C -> C"],
-    "the feed-forward part has two matrices, (C, 4C) and (4C, C)": [
-        "_ + (4 * C * C + C) -> _", "4 * C * C + C -> C", "_ + (4 * C * C + C) -> _ - 3 * C"],
-    "you count a single block: there are n_layer of them": "n_layer * block -> block",
-}, about="Write down the shapes of one block, weight and bias of each layer.", rtol=1e-12)
-def _(rng):
-    # So that no two mistakes give the same number: V is above all multiples of L C here.
-    yield (int(rng.integers(2, 9)), 8 * int(rng.integers(3, 20)), 16 * int(rng.integers(5, 30)) + 1,
-           10 * int(rng.integers(500, 900)) + 3)
 
 
 def block_backward(dy, a_backward, m_backward):
@@ -82,58 +38,48 @@ def _(rng):
     yield rng.standard_normal((B, T, C)), lambda d: d @ wa, lambda d: d @ wm
 
 
-def gelu_exact_backward(dy, x):
-    """The product rule: x changes at rate 1, and Φ(x) at the rate of the density."""
-    density = np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
-    return dy * (ndtr(x) + x * density)
+def post_norm_backward(dy, a_backward, m_backward, ln_1_backward, ln_2_backward):
+    """What arrives goes through a layer norm before each fork, so no path leads past all parts:
+    ds contains dy only after two layer norms.  That is why deep models normalise before the part.
+    """
+    d = ln_2_backward(dy)
+    du = ln_1_backward(d + m_backward(d))
+    return du + a_backward(du)
 
 
-@exercise(gelu_exact_backward, {
-    "half of the product rule: x stands inside Φ, too": "ndtr(x) + x * density -> ndtr(x)",
-    "half of the product rule: 1 times Φ is missing": "ndtr(x) + x * density -> x * density",
-    "the chain rule: what arrives, dy, is forgotten": "dy * _ -> _",
-    "the second term has lost its factor x": "x * density -> density",
-    "the density lacks its constant 1 / sqrt(2 pi)": "_ / np.sqrt(2 * np.pi) -> _",
-    "the density is exp(-x^2 / 2): the 2 is missing": "-x * x / 2 -> -x * x",
-    "that is the derivative of the approximation with tanh: close, but not the same":
-        lambda dy, x: F.gelu_backward(dy, F.ActivationCache(x)),
-    "that is the forward pass times dy": "ndtr(x) + x * density -> x * ndtr(x)",
-    "the second term has the wrong sign": "_ + x * density -> _ - x * density",
+@exercise(post_norm_backward, {
+    "the residual connections are forgotten: the stream also runs past each part": (
+        "d + m_backward(d) -> m_backward(d)", "du + a_backward(du) -> a_backward(du)"),
+    "the connection past attention is forgotten": "du + a_backward(du) -> a_backward(du)",
+    "the connection past the feed-forward part is forgotten": "d + m_backward(d) -> m_backward(d)",
+    "both layer norms are missing": ("d = _ -> d = dy", "ln_1_backward(_) -> _"),
+    "ln_2 is missing: it is what the gradient meets first": "d = _ -> d = dy",
+    "ln_1 is missing: u is what it returns, and everything above reads u": "ln_1_backward(_) -> _",
+    "what runs past a part has gone through the layer norm, too: the sum is formed before it": [
+        "d + m_backward(d) -> dy + m_backward(d)",
+        "du + a_backward(du) -> d + m_backward(d) + a_backward(du)"],
+    "that is the block of GPT-2, which normalises before each part: here ln_2 is the last thing "
+    "of the forward pass, so the first on the way back": (
+        "d = _ -> d = dy + ln_2_backward(m_backward(dy))", "du = _ -> du = d",
+        "du + a_backward(du) -> du + ln_1_backward(a_backward(du))"),
+    "each layer norm stands behind its sum, not behind its part alone": (
+        "d = _ -> d = dy + m_backward(ln_2_backward(dy))", "du = _ -> du = d",
+        "du + a_backward(du) -> du + a_backward(ln_1_backward(du))"),
+    "the two layer norms are exchanged": (
+        "ln_2_backward(dy) -> ln_1_backward(dy)",
+        "ln_1_backward(d + m_backward(d)) -> ln_2_backward(d + m_backward(d))"),
+    "the order is the forward pass's: the way back starts with what ran last": (
+        "ln_2_backward(dy) -> ln_1_backward(dy)",
+        "ln_1_backward(d + m_backward(d)) -> ln_2_backward(d + a_backward(d))",
+        "du + a_backward(du) -> du + m_backward(du)"),
+    "that leads back through the feed-forward part only: attention is left":
+        "du + a_backward(du) -> du",
 })
 def _(rng):
-    yield rng.standard_normal((3, 4)), 1.5 * rng.standard_normal((3, 4))
-
-
-def c_attn_from_three(wq, wk, wv):
-    """The loader would see a result of shape (3C, C) and no other mistake: a part that is
-    transposed or exchanged has the right shape."""
-    return np.concatenate([wq.T, wk.T, wv.T], axis=1)
-
-
-JOINED = "np.concatenate([wq.T, wk.T, wv.T], axis=1) -> "
-
-
-@exercise(c_attn_from_three, {
-    "not transposed: PyTorch keeps (out, in), GPT-2 multiplies from the right, (in, out). The "
-    "shape is right, so the loader would not notice":
-        JOINED + "np.concatenate([wq, wk, wv], axis=1)",
-    "stacked along the rows: each input channel has one row, with what it adds to queries, keys "
-    "and values side by side": [
-        JOINED + "np.concatenate([wq.T, wk.T, wv.T])", JOINED + "np.concatenate([wq, wk, wv])"],
-    "queries and keys are exchanged": "[_, _1, _2] -> [_1, _, _2]",
-    "the order is query, key, value": [f"[_1, _2, _3] -> [{order}]" for order in (
-            "_1, _3, _2", "_3, _2, _1", "_2, _3, _1", "_3, _1, _2")],
-    "the columns are interleaved: first all queries, then all keys, then all values":
-        JOINED + "np.stack([wq.T, wk.T, wv.T], axis=-1).reshape(len(wq), -1)",
-    "reshaped, not joined: the numbers of one matrix have run into the rows of another": [
-        JOINED + "np.reshape([wq, wk, wv], (len(wq), -1))",
-        JOINED + "np.reshape([wq.T, wk.T, wv.T], (len(wq), -1))"],
-    "three matrices on a new axis: join them along one that they have": [
-        JOINED + "np.stack([wq.T, wk.T, wv.T])", JOINED + "np.stack([wq, wk, wv])"],
-})
-def _(rng):
-    C = int(rng.integers(4, 8))
-    yield (*rng.standard_normal((3, C, C)),)
+    B, T, C = (int(n) for n in rng.choice([2, 3, 4, 5, 6], 3, replace=False))
+    wa, wm, w1, w2 = rng.standard_normal((4, C, C))
+    yield (rng.standard_normal((B, T, C)), lambda d: d @ wa, lambda d: d @ wm, lambda d: d @ w1,
+           lambda d: d @ w2)
 
 
 def parts_to_spare(loss_without, n, k):

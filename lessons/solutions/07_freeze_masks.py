@@ -2,8 +2,6 @@
 
 from functools import cache
 
-import numpy as np
-
 from minifpt import FPT, GPT2, FreezeMask, GPT2Config
 from minifpt.exercises import Case, check_solutions, exercise
 
@@ -31,50 +29,9 @@ def parameters(n_layer, n_embd):
     return {name: (p.group, p.data.size) for name, p in model.named_parameters()}
 
 
-def way_back(trained):
-    """A layer runs back if it or something below it is trained; its dx is for what is below."""
-    n = len(trained)
-    runs = [any(trained[:i + 1]) for i in range(n)]
-    has_dx = [any(trained[:i]) for i in range(n)]
-    return runs, has_dx
-
-
-@exercise(way_back, {
-    "runs: a frozen layer above a trained one must run, too: the gradient has to get past it":
-        "runs = _ -> runs = trained",
-    "runs: all of them run, but below the lowest trained layer nothing needs a gradient":
-        "runs = _ -> runs = [True] * n",
-    "runs: the wrong end: the gradient comes from the top and ends at the lowest trained layer":
-        "trained[:i + 1] -> trained[i:]",
-    "runs: it is the lowest trained layer that counts, not the highest":
-        "any(trained[:i + 1]) -> any(trained) and not any(trained[i + 1:])",
-    "runs: the lowest trained layer itself must run: it computes its own gradients":
-        "trained[:i + 1] -> trained[:i]",
-    "runs: the gradient comes from the top, past the frozen layers above the highest trained one":
-        "any(trained[:i + 1]) -> any(trained[:i + 1]) and any(trained[i:])",
-    "has_dx: the lowest trained layer has none, and none below it: what would read it?": [
-        "has_dx = _ -> has_dx = runs", "any(trained[:i]) -> i > 0"],
-    "has_dx: all layers below count, not only the next one": [
-        f"any(trained[:i]) -> i > 0 and {one}trained[i - 1]" for one in ("", "runs[i] and ")],
-    "has_dx: a dx is for what is below, whether or not the layer itself is trained": [
-        f"any(trained[:i]) -> {condition}" for condition in (
-            "trained[i]", "runs[i] and not trained[i]", "any(trained[:i]) and trained[i]")],
-}, {"for each layer": "return _, _1 -> return sum(_), sum(_1)",
-    "Value 2 of 2": "has_dx = _ -> has_dx = [False] * n",
-    "Value 1 of 2": "runs = _ -> runs = [not t for t in trained]"})
-def _(rng):
-    frozen = [False] * int(rng.integers(2, 5))
-    for trained in (trained_layers(rng), trained_layers(rng), [True, *frozen], frozen):
-        n = len(trained)
-        yield Case((trained,), mistakes={
-            "return two lists, each with a boolean for each layer":
-                lambda out, n=n: np.shape(out[0]) != (n,) or np.shape(out[1]) != (n,),
-        }, about="" if any(trained) else "Nothing is trained here, so nothing runs.")
-
-
 def products_of_a_step(trained):
     """y for each layer, dw for each trained one, dx for each that has one below it."""
-    _, has_dx = way_back(trained)
+    has_dx = [any(trained[:i]) for i in range(len(trained))]
     return len(trained) + sum(trained) + sum(has_dx)
 
 
@@ -87,20 +44,21 @@ def products_of_a_step(trained):
     "the products dx of the frozen layers are missing: those above a trained one hand the gradient "
     "down": "sum(has_dx) -> sum(trained)",
     "you count one dx too many: nothing below the lowest trained layer needs it":
-        "_, has_dx = _1 -> has_dx, _ = _1",
+        "trained[:i] -> trained[:i + 1]",
     "you count no dx at all: how does the gradient reach the lowest trained layer?":
         "_ + sum(has_dx) -> _",
     "you count a dx for every layer: below the lowest trained one there is none": [
         "sum(has_dx) -> len(trained)", "sum(has_dx) -> len(trained) - 1"],
     "a dx is wanted where something below is trained, not above":
-        "way_back(trained) -> 0, [any(trained[i + 1:]) for i in range(len(trained))]",
-    "a frozen layer that runs back has a dx and no dw": "_ + sum(_1) + _2 -> _ + 2 * _2 + any(_1)",
+        "trained[:i] -> trained[i + 1:]",
+    "a frozen layer that runs back has a dx and no dw": [
+        f"_ + sum(_1) + _2 -> _ + 2 * _2 + {more} * any(_1)" for more in (1, 2)],
     "the dw of the trained layers are missing": "len(trained) + sum(trained) -> len(trained)",
     "frozen layers compute, too": "return _ -> return 3 * sum(trained)",
     "return a number of products, not a share": "return _ -> return (_) / (3 * len(trained))",
     "the forward pass is missing: one product for each layer, frozen or not": [
         "len(trained) + sum(trained) -> sum(trained)",
-        "len(trained) + sum(trained) -> sum(way_back(trained)[0]) + sum(trained)"],
+        "len(trained) + sum(trained) -> sum(has_dx) + 1 + sum(trained)"],
 }, {"only the forward pass": "sum(trained) -> max(1, sum(trained))"}, rtol=1e-12)
 def _(rng):
     yield trained_layers(rng),
@@ -114,6 +72,9 @@ def freeze_below(k):
     return ",".join(["input", "pos", "attn", "mlp", f"h.0-{k - 1}.*"])
 
 
+ONLY, WITHOUT_ONLY = "return _ -> return f'only:", "return _ -> return f'"
+
+
 # Many texts mean the same mask, so the case asks what the text freezes.
 @exercise(freeze_below, refused={
     "input layer": ["'input' -> 'attn'", "'pos' -> 'attn'", "return _ -> return 'fpt'"],
@@ -122,14 +83,18 @@ def freeze_below(k):
     "k - 1": "k - 1 -> k - 2",
     "block 0": ["f'h.0-{k - 1}.*' -> f'h.1-{k - 1}.*'", "f'h.0-{k - 1}.*' -> f'h.{k - 1}.*'",
                 "f'h.0-{k - 1}.*' -> ''"],
-    "blocks only": ["'attn' -> 'pos'", "'mlp' -> 'pos'"],
-    "every layer norm": ["f'h.0-{k - 1}.*' -> f'h.{k}-11.*'",
-                         "return _ -> return 'input,pos,ln,attn,mlp'"],
-    "output layer is frozen": "'mlp' -> 'mlp,output'",
+    "after only: stands": [ONLY + "input,pos,attn,mlp,h.0-{k - 1}.*'",
+                           WITHOUT_ONLY + "ln_f.*,output,h.{k}-11.ln_1.*,h.{k}-11.ln_2.*'"],
+    "so are those above it": ONLY + "h.{k}.ln_1.*,h.{k}.ln_2.*,ln_f.*,output'",
+    "blocks only": [ONLY + "h.{k}-11.*,ln_f.*,output'", ONLY + "h.{k}-11.*,output'",
+                    "'attn' -> 'pos'", "'mlp' -> 'pos'"],
+    "every layer norm": ["return _ -> return 'input,pos,ln,attn,mlp'"],
+    "output layer is frozen": ["'mlp' -> 'mlp,output'",
+                               ONLY + "h.{k}-11.ln_1.*,h.{k}-11.ln_2.*,output'"],
     "refuses": ["'input' -> 'inputs'", "return _ -> return ''", "return _ -> return 'input;pos'",
                 "f'h.0-{k - 1}.*' -> f'h.[0-{k - 1}].*'"],
     "one text": "','.join(_) -> _",
-    "compare with what you want": "f'h.0-{k - 1}.*' -> f'h.0-{k - 1}.ln_1*'",
+    "each block has two": "f'h.0-{k - 1}.*' -> f'h.0-{k - 1}.ln_1*'",
 })
 def _(rng):
     for k in (int(rng.integers(2, 9)), 11, 1):            # no text is right for all
@@ -161,6 +126,8 @@ def freeze_case(k):
         "return one text, as in the lesson's list of masks": lambda t: not isinstance(t, str),
         "FreezeMask.parse refuses this text: write groups and patterns with commas between them, "
         "and no brackets": refused,
+        "it is the other way round: after only: stands what is trained, and without only: what is "
+        "frozen": lambda t: "output.weight" in of(t) and "input.weight" not in of(t),
         "the input layer or the positions are still trained, and they are below block 0: the whole "
         "model runs back": lambda t: not {"input.weight", "input.bias",
                                               "trunk.wpe.weight"} <= of(t),
@@ -168,57 +135,23 @@ def freeze_case(k):
             lambda t: "trunk.h.11.mlp.c_fc.weight" not in of(t)
             or "trunk.h.11.attn.c_attn.weight" not in of(t),
         "a pattern reaches too far: blocks 10 and 11 begin with a 1 as well, so mind the dot":
-            lambda t: norms(t, 1) and norms(t, 10) and norms(t, 11) and not norms(t, k),
+            lambda t: norms(t, 1) and norms(t, 10) and not norms(t, 9) and not norms(t, k),
         "every layer norm is frozen: those from block k on are trained":
             lambda t: norms(t, 11) and norms(t, k),
         "one block too many: block k itself is trained":
             lambda t: norms(t, k) and not norms(t, k + 1),
+        "block k is trained, and so are those above it":
+            lambda t: norms(t, 11) and not norms(t, k),
         "block k - 1 is still trained: the k lowest blocks are 0 to k - 1":
             lambda t: norms(t, 0) and not norms(t, k - 1),
         "block 0 is still trained, and with it everything runs back": lambda t: not norms(t, 0),
+        "each block has two layer norms, ln_1 and ln_2, with a weight and a bias each: some of "
+        "these are still trained below block k": lambda t: not {
+            n for n in frozen(k) if ".h.0.ln" in n} <= of(t),
         "the last layer norm or the output layer is frozen": lambda t: bool(
             {"trunk.ln_f.weight", "trunk.ln_f.bias", "output.weight", "output.bias"} & of(t)),
     }, about=f"Freeze a model with FreezeMask.parse(your text) for k = {k}, print the model, and "
              "compare with what you want.")
-
-
-def clipped_step(data, gradients, trained, lr, max_norm):
-    """Frozen rows count neither in the norm nor in the step."""
-    g = gradients * trained[:, None]
-    norm = np.sqrt((g ** 2).sum())
-    return data - lr * g * np.minimum(1.0, max_norm / norm)
-
-
-@exercise(clipped_step, {
-    "the norm counts the frozen rows, so the trained ones take smaller steps than they should":
-        "norm = _ -> norm = np.linalg.norm(gradients)",
-    "small gradients are scaled up: clipping only makes them smaller": "np.minimum(1.0, _) -> (_)",
-    "nothing is clipped": "_ * np.minimum(1.0, _1) -> _",
-    "each row is clipped by itself: the norm is of all trained rows together":
-        "norm = _ -> norm = np.linalg.norm(gradients, axis=1, keepdims=True)",
-    "each number is clipped by itself: that changes the direction":
-        "return _ -> return data - lr * np.clip(g, -max_norm, max_norm)",
-    "the norms of the rows are added: add the squares, then take the root":
-        "norm = _ -> norm = np.linalg.norm(g, axis=1).sum()",
-    "the root is missing in the norm": "np.sqrt(_) -> _",
-    "the step goes uphill": "data - _ -> data + _",
-}, {"the frozen rows are moved": [
-    ("gradients * trained[:, None] -> gradients", "norm = _ -> norm = np.linalg.norm(g[trained])"),
-    "gradients * trained[:, None] -> gradients"], "take the step": "data - _ -> _"})
-def _(rng):
-    P, C = int(rng.integers(5, 8)), 4
-    trained = np.zeros(P, bool)
-    trained[rng.choice(P, 3, replace=False)] = True
-    data, gradients = rng.standard_normal((2, P, C))
-    gradients[~trained] *= 3
-    norm = np.linalg.norm(gradients[trained])
-    below = "Here the norm of the trained rows is below max_norm: nothing is scaled."
-    for max_norm, about in ((0.2 * norm, ""), (1.2 * norm, below)):
-        yield Case((data, gradients, trained, float(rng.uniform(0.1, 0.3)), max_norm), mistakes={
-            "that is the scaled gradient; take the step": lambda out: np.shape(out) == data.shape
-            and np.allclose(np.asarray(out)[~trained], 0),
-            "the frozen rows are moved, too": lambda out: np.shape(out) == data.shape
-            and not np.allclose(np.asarray(out)[~trained], data[~trained])}, about=about)
 
 
 def spend(sizes, budget):

@@ -1,44 +1,8 @@
 """Solutions of lesson 8, bit XOR and bit memory.  Run the file to have them checked."""
 
-import math
-
 import numpy as np
 
 from minifpt.exercises import Case, check_solutions, exercise
-
-
-def vote_level(strings, masked):
-    """The asked string votes, too, so half of the others are enough."""
-    others = strings - 1
-    enough = others // 2
-    agree = sum(math.comb(others, k) for k in range(enough, others + 1)) / 2 ** others
-    return (1 - masked) + masked * agree
-
-
-@exercise(vote_level, {
-    "that is the score on the masked bits alone; the visible ones are always right":
-        "return _ -> return agree",
-    "the visible and the masked bits are exchanged: with probability 1 - masked a bit is copied":
-        "return _ -> return masked + (1 - masked) * agree",
-    "that is guessing; the vote does better, because the asked string votes, too":
-        "agree = _ -> agree = 0.5",
-    "the asked string votes, too: with its own vote, half of the others are enough":
-        "enough = _ -> enough = _ + 1",
-    "not all of the others have to agree, half of them are enough": "enough = _ -> enough = others",
-    "one other string that agrees is not a majority": "enough = _ -> enough = 1",
-    "the asked string's own vote is certain, only the others are random: count among strings - 1":
-        ["strings - 1 -> strings", ("strings - 1 -> strings", "others // 2 -> (others - 3) // 2")],
-    "half of the bits are masked in the lesson; here it is the share that you are given":
-        "return _ -> return 0.5 + 0.5 * agree",
-    "return a share from 0 to 1, not a percentage": "return _ -> return 100 * (_)",
-    "with more strings than the lesson's five, the vote is lost with more than one that agrees": [
-        "agree = _ -> agree = 11 / 16", "agree = _ -> agree = 1 - (1 + others) / 2 ** others"],
-    "half of the others are enough, and so are more": "agree = _ -> agree = math.comb(others, "
-                                                      "enough) / 2 ** others",
-}, about="A visible bit is right; a masked one is right if the asked string is in the majority.")
-def _(rng):
-    masked = float(rng.choice([0.2, 0.3, 0.6, 0.7, 0.8])) + float(rng.uniform(-0.04, 0.04))
-    yield int(rng.choice([7, 9, 11])), masked             # not 5, the lesson's number
 
 
 def copy_share(A, which, strings):
@@ -84,6 +48,11 @@ PARTS = ("k + 0 * same] for k in range(strings * P)", "k * P + p] for k in range
          "which[:, None] * P + p -> which[:, None] + p * (strings + 1)")],
     "T tokens are strings + 1 strings: the asked one is the last of them":
         "which[:, None] * P -> which[:, None] * (T // strings)",
+    "which counts the strings from 0, and string 0 comes first": [
+        "which[:, None] * P -> (which + 1)[:, None] * P",
+        "which[:, None] * P -> (which - 1)[:, None] % (strings + 1) * P"],
+    "the asked string comes last, after all the others: its tokens are the last P of T":
+        "query = _ -> query = (strings - 1) * P + p",
     "only one of the asked tokens is looked at":
         [f"_.mean(axis=(0, 1)) -> _[:, {i} % P].mean(0)" for i in range(6)],
     "yours is a mean over the heads, too: return one number for each head": [
@@ -123,6 +92,10 @@ def say_the_mean(y, head, n_head):
         "_.mean(axis=(0, 1)) -> _.mean()",
     "a mean over the channels of each token still depends on the example":
         "_.mean(axis=(0, 1)) -> _.mean(axis=-1, keepdims=True)",
+    "a sum instead of a mean": "_.mean(axis=(0, 1)) -> _.sum(axis=(0, 1))",
+    "another head says its mean: heads count from 0, and head h begins at channel h C / n_head": [
+        f"mine = _ -> mine = slice({first} * D, ({first} + 1) * D)"
+        for first in ("(head + 1)", "(head - 1)", "0")],
     "that is a mean over the examples only: take it over the tokens, too":
         "_.mean(axis=(0, 1)) -> _.mean(axis=0)",
     "that is a mean over the tokens only: it must be the same for all examples":
@@ -140,10 +113,11 @@ def _(rng):
     n_head = 5
     y = rng.standard_normal((B, T, n_head * D)) + rng.uniform(-2, 2, n_head * D)
     head = int(rng.integers(2, min(D, n_head - 1)))       # D and head * D differ; not the last
-    mine = slice(head * D, (head + 1) * D)
+    mine, means = slice(head * D, (head + 1) * D), y.mean(axis=(0, 1)) * np.ones_like(y)
+    means[..., mine] = y[..., mine]
     yield Case((y, head, n_head), mistakes={
-        "all heads but this one say their mean; it is the other way round": lambda out: (
-            np.allclose(out[..., mine], y[..., mine]))})
+        "all heads but this one say their mean; it is the other way round":
+            lambda out: np.allclose(out, means)})
 
 
 def gap(a, b):
@@ -164,6 +138,10 @@ BETTER = "np.mean(a) < np.mean(b) -> "
         "return _ -> return np.median(a) - np.median(b)",
         "return _ -> return np.median(b) - np.median(a)",
         (BETTER + "False", "return _ -> return np.median(a) - np.median(b)")],
+    "standard deviations are one measure of the spread; here it is the worst run and the best": [
+        "return _ -> return np.mean(a) - np.mean(b) - np.std(a) - np.std(b)",
+        "return _ -> return np.mean(a) - np.mean(b) - np.std(a, ddof=1) - np.std(b, ddof=1)",
+        "return _ -> return (np.mean(a) - np.mean(b)) / np.hypot(np.std(a), np.std(b))"],
     "you take the best run of the better kind: take its worst": [
         "np.min(a) -> np.max(a)", "np.min(a) - np.max(b) -> np.max(a) - np.min(b)"],
     "compare with the best run of the other kind, not with its worst": "np.max(b) -> np.min(b)",

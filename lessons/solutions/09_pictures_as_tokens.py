@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minifpt.exercises import EXERCISES, Case, check_solutions, exercise
+from minifpt.exercises import EXERCISES, check_solutions, exercise
 
 
 def pixel_of(t, j, p, W):
@@ -28,6 +28,7 @@ def pixel_of(t, j, p, W):
         "return _ -> return patch_row, patch_column",
     "where does patch row r begin? Each patch is p pixels high":
         "return _ -> return patch_row + row, patch_column + column",
+    "rows and columns are counted from 0": "return _, _1 -> return _ + 1, _1 + 1",
 })
 def _(rng):
     n_cases = 0
@@ -38,7 +39,7 @@ def _(rng):
         a, b = (int(n) for n in rng.choice(np.arange(1, p), 2, replace=False))
         args = r * columns + c, a * p + b, p, W
         answers = {mistake(*args) for _, mistake in EXERCISES["pixel_of"].wrong_answers}
-        if len(answers | {pixel_of(*args)}) == 11:        # all of them differ
+        if len(answers | {pixel_of(*args)}) == 12:        # all of them differ
             n_cases += 1
             yield args
 
@@ -76,53 +77,6 @@ def _(rng):
     yield rng.uniform(0, 1, (B, rows * p, columns * p, 3)), p
 
 
-def overlapping_backward(dy, p, s, H, W):
-    """A pixel gets the sum over all patches that it is in."""
-    columns = (W - p) // s + 1
-    dimages = np.zeros((len(dy), H, W), dy.dtype)
-    for t in range(dy.shape[1]):
-        row, column = (s * n for n in divmod(t, columns))
-        patch = dy[:, t].reshape(-1, p, p)
-        dimages[:, row:row + p, column:column + p] += patch
-    return dimages
-
-
-PUT = "dimages[:, row:row + p, column:column + p] += patch -> "
-HERE = "here = dimages[:, row:row + p, column:column + p]; "
-
-
-@exercise(overlapping_backward, {
-    "where patches overlap, one overwrites the other: a pixel that is in several tokens changes "
-    "the loss through each of them": [PUT + HERE + "here[:] = patch",
-                                  PUT + HERE + "here += np.where(here == 0, patch, 0)"],
-    "that is a mean over the patches of a pixel: take the sum, each of them is a path": (
-        "dimages = _ -> dimages, n = _, _",
-        PUT + HERE + "here += patch; n[:, row:row + p, column:column + p] += 1",
-        "return _ -> return _ / np.maximum(n, 1)"),
-    "the patches begin s pixels apart, not p": ("(s * n for n in _) -> (p * n for n in _)",
-        PUT + HERE + "here += patch[:, :here.shape[1], :here.shape[2]]"),
-    "the patches are counted row by row; yours run down the columns":
-        "divmod(t, columns) -> divmod(t, (H - p) // s + 1)[::-1]",
-    "within a patch the pixels are counted row by row; yours run down its columns":
-        "patch = _ -> patch = _.swapaxes(1, 2)",
-    "each image has a gradient of its own: neither sum nor average over the images":
-        ["return _ -> return _.sum(axis=0)", "return _ -> return _.mean(axis=0)",
-         "return _ -> return _.sum(axis=0, keepdims=True)"],
-    "that is the number of patches that a pixel is in; which gradients come from them?":
-        "patch = _ -> patch = 1",
-})
-def _(rng):
-    B = int(rng.integers(2, 4))
-    for p, s, edge, about in (
-            (3, 2, 0, "Each patch begins s pixels after the one before."),
-            (4, int(rng.integers(1, 3)), 0, "Here a pixel is in up to (p / s)^2 patches."),
-            (3, 3, 0, "Here s = p, and nothing overlaps: it is the backward pass of the lesson."),
-            (4, 3, 2, "Here the last pixels of a row are in no patch: their gradient is 0.")):
-        rows, columns = (int(n) for n in rng.choice([2, 3, 4], 2, replace=False))
-        H, W = (rows - 1) * s + p + edge, (columns - 1) * s + p + edge
-        yield Case((rng.standard_normal((B, rows * columns, p * p)), p, s, H, W), about=about)
-
-
 def neighbour_score(s, rows, columns):
     """Two positions are neighbours if they are one step apart on the grid."""
     row, column = np.divmod(np.arange(rows * columns), columns)
@@ -157,6 +111,8 @@ NEAR = ("near, others = _, _1 -> down, aside = abs(row[:, None] - row), "
         "return _ -> return (s[near].sum() - s[others].sum()) / 2"],
     "rows and columns are exchanged: how many positions are there in a row?":
         "np.divmod(_, columns) -> np.divmod(_, rows)",
+    "a quotient of the two means: take their difference":
+        "s[near].mean() - s[others].mean() -> s[near].mean() / s[others].mean()",
     "the other way round: neighbours minus others": "return _ -> return -(_)",
 })
 def _(rng):

@@ -1,85 +1,8 @@
 """Solutions of lesson 10, tokens and vectors.  Run the file to have them checked."""
 
-from collections import Counter
-
 import numpy as np
-from scipy.special import expit
 
 from minifpt.exercises import Case, check_solutions, exercise
-
-
-def merge_step(words, times):
-    """A word that occurs n times adds n at each of its places.  The new list is made from the left:
-    a symbol that completes the pair joins the symbol before it."""
-    pairs = Counter()
-    for word, n in zip(words, times, strict=True):
-        for pair in zip(word[:-1], word[1:], strict=True):
-            pairs[pair] += n
-    best = max(pairs, key=pairs.get)
-    after = []
-    for word in words:
-        after.append([])
-        for symbol in word:
-            if after[-1] and (after[-1][-1], symbol) == best:
-                after[-1][-1] += symbol
-            else:
-                after[-1].append(symbol)
-    return best, after
-
-
-@exercise(merge_step, {
-    "return the pair and the list of words": [
-        "return best, after -> return best, after, 26", "return best, after -> return after"],
-    "return the pair as two symbols, (str, str)": "best, after -> ''.join(best), after",
-    "how often a word occurs is not counted: in a word with times 20 a pair counts 20 times":
-        "pairs[pair] += n -> pairs[pair] += 1",
-    "a pair can stand in a word more than once: each place counts": [
-        "zip(word[:-1], _, strict=True) -> {*zip(word[:-1], _, strict=True)}",
-        "zip(word[:-1], _, strict=True) -> [tuple(word[:2])] if word[1:] else []",
-        "zip(word[:-1], _, strict=True) -> zip(word[::2], word[1::2])"],
-    "the order counts: two symbols the other way round are another pair": [
-        "pairs[pair] -> pairs[tuple(sorted(pair))]",
-        "pairs[pair] -> pairs[tuple(sorted(pair))[::-1]]"],
-    "a symbol may have several characters: count pairs of symbols":
-        "zip(word[:-1], _, strict=True) -> zip(''.join(word)[:-1], ''.join(word)[1:])",
-    "the least frequent pair is taken, or a frequent one that is not the most frequent": [
-        "max(pairs, key=_) -> min(pairs, key=_)", "pairs[pair] -> pairs[pair[::-1]]"],
-    "return a list of symbols for each word": [
-        "return best, after -> return best, [''.join(word) for word in after]",
-        "return best, after -> return best, [w for w in after if ''.join(best) in w]"],
-    "the words are as before: make one symbol of the pair":
-        "return best, after -> return best, words",
-    "only the first place of the pair in a word is merged":
-        "_ == best -> _ == best and ''.join(best) not in after[-1]",
-    "a symbol that ends, or begins, with one of the two is another symbol":
-        "return best, after -> return best, [' '.join(w).replace(' '.join(best), ''.join(best))"
-        ".split() for w in words]",
-    "of three equal symbols the first two become one": (
-        "best = _ -> best = _\nwords = [word[::-1] for word in words]",
-        "(after[-1][-1], symbol) -> (symbol, after[-1][-1])",
-        "after[-1][-1] += symbol -> after[-1][-1] = symbol + after[-1][-1]",
-        "return best, after -> return best, [word[::-1] for word in after]"),
-    "the two symbols do not stand beside the merged one any more":
-        "after[-1][-1] += symbol -> after[-1][-1] += symbol; after[-1].append(symbol)",
-    "each symbol of a word stands in the new word once, alone or in a merged pair":
-        "return best, after -> return best, [sorted(word) for word in after]",
-}, about="Each symbol of a word stands in the new word once, alone or in a merged pair.")
-def _(rng):
-    p, q, r, s, u, v, x, y = (str(letter) for letter in rng.permutation(list("abcdefgh")))
-    shown = [([x, y, p, x, y], 10), ([q, x, y], 6), ([p, q], 20), ([r, s, q], 14), ([s, r, x], 13),
-             ([u, v], 1), ([u, v, p], 1), ([u, v, r], 2), ([s, u, v], 1), ([q + s], 30),
-             ([s + x, y, r], 3)]                          # x y: 26 times
-    equal = [([x, x, x], 9), ([y, x, x, x, x], 4), ([y, x, v], 7), ([u, y], 2)]
-    for pair, rows in (((x, y), shown), ((x, x), equal)):
-        rows = [rows[i] for i in rng.permutation(len(rows))]
-        many = int(rng.integers(1, 5))
-        words, times = [list(word) for word, _ in rows], [many * n for _, n in rows]
-        yield Case((words, times), mistakes={
-            "return the pair and the list of words": lambda out: len(out) != 2,
-            "the least frequent pair is taken, or a frequent one that is not the most frequent":
-                lambda out, pair=pair: len(out[0]) == 2 and tuple(out[0]) != pair,
-            "return a list of symbols for each word": lambda out, words=words: (
-                len(out[1]) != len(words) or any(isinstance(word, str) for word in out[1]))})
 
 
 def row_gradient(dy, ids, v):
@@ -92,19 +15,25 @@ def row_gradient(dy, ids, v):
         "_.sum(axis=0) -> [*np.zeros_like(dy[0, :1]), *_][-1]",
     "you take only the first place where v stands: every place adds its gradient":
         "_.sum(axis=0) -> [*_, 0 * dy[0, 0]][0]",
-    "a mean instead of a sum: every place adds its whole gradient":
+    "a mean instead of a sum: every place adds its whole gradient": [
         "_.sum(axis=0) -> _.sum(axis=0) / max(1, (ids == v).sum())",
+        "_.sum(axis=0) -> _.sum(axis=0) / ids.size", "_.sum(axis=0) -> _.sum(axis=0) / len(ids)"],
     "you take one passage only: v stands in others, too": [
         f"dy[ids == v] -> dy[b][ids[b] == v] if (b := (ids == v).any(axis=1).{which}()) + 1 else _"
         for which in ("argmax", "argmin")],
     "a sum over all places: only those where ids is v belong to row v": "ids == v -> ids > 0",
     "that is dy at those places, one row each: add them up": "_.sum(axis=0) -> _",
     "those are the places where ids is *not* v": "ids == v -> ids != v",
+    "v is a word, not a place: at which places does it stand?": "_[ids == v] -> _[v]",
+    "the channels stay apart: add over the places": [
+        "_.sum(axis=0) -> _.sum()", "_.sum(axis=0) -> _.sum(axis=1)"],
+    "add over passages and over places: the result is one row, (C,)": [
+        f"return _ -> return (dy * (ids == v)[:, :, None]).sum(axis={axis})" for axis in (0, 1)],
 }, rtol=1e-5)
 def _(rng):
     B, T, C = (int(n) for n in rng.permutation([5, 6, 7]))
     ids, dy = rng.integers(2, 6, (B, T)), rng.standard_normal((B, T, C))
-    v = int(rng.integers(2, 6))
+    v = int(rng.integers(2, 5))
     ids[ids == v] = 1
     for b in rng.permutation(B)[:2]:                      # twice in each of two passages
         ids[b, rng.permutation(T)[:2]] = v
@@ -113,85 +42,6 @@ def _(rng):
         "a row that no token asked for has gradient 0, as an array (C,)":
             lambda out: np.shape(out) != (C,) or not np.any(out) or not np.isfinite(out).all(),
     }, about="7 stands nowhere in ids: what does a row that is not used change?")
-
-
-def mean_gradient(dy, ids, V):
-    """Each word of text b has the share 1 / (number of words of b) in y_b, and a word that stands
-    twice has it twice.  ``np.add.at`` adds for equal ids, where ``dw[ids] +=`` does not."""
-    real = ids > 0
-    each = dy[:, None] * (real / real.sum(axis=1, keepdims=True))[:, :, None]     # (B, T, C)
-    dw = np.zeros((V, dy.shape[1]))
-    np.add.at(dw, ids, each)
-    return dw
-
-
-@exercise(mean_gradient, {
-    "the division by the number of words is missing: y is a mean": "real / _ -> real",
-    "you divide by T: only the words that are not 0 count": "real / _ -> real / ids.shape[1]",
-    "you divide by T, and id 0 gets a gradient: it stands for no word":
-        "real / _ -> np.ones(ids.shape) / ids.shape[1]",
-    "id 0 gets a gradient: it stands for no word": [
-        "real / _ -> np.ones(ids.shape) / _", "real / _ -> np.ones(ids.shape)"],
-    "dw[ids] += ... keeps one of several equal ids: a scatter-add must add them all":
-        "np.add.at(dw, ids, each) -> dw[ids] += each; dw[0] = 0",
-    "a word that stands twice in a text counts twice":
-        "np.add.at(_, _1, _2) -> for b in range(len(ids)): dw[ids[b]] += each[b]",
-    "a mean over the *different* words of a text: a word that stands twice counts twice, above "
-    "and below the fraction line": (
-        "np.add.at(_, _1, _2) -> for b in range(len(ids)): dw[ids[b]] += each[b]",
-        "real.sum(axis=1, keepdims=True) -> [[len({*row} - {0})] for row in ids.tolist()]"),
-    "you divide by the number of all words of all texts: each text has its own mean":
-        "real.sum(axis=1, keepdims=True) -> real.sum()",
-    "you divide by the number of texts as well: each y has its own gradient":
-        "return dw -> return dw / len(ids)",
-    "the number of a text's words is a sum over its places, axis 1":
-        "real.sum(axis=1, keepdims=True) -> real.sum(axis=0)",
-}, rtol=1e-5)
-def _(rng):
-    B, T, C, V = 4, 6, 3, 9
-    ids = np.zeros((B, T), int)
-    for b, n in enumerate(rng.permutation([1, 3, 4, 6])):
-        ids[b, :n] = rng.integers(1, V - 1, n)            # the last id is never used
-        ids[b, 0] = ids[0, 0]                             # a word in all texts, twice in some
-        if n > 2:
-            ids[b, 1] = ids[b, 0]
-    yield Case((rng.standard_normal((B, C)), ids, V), mistakes={
-        "id 0 gets a gradient: it stands for no word": lambda out: (
-            np.shape(out) == (V, C) and np.any(np.asarray(out)[0]))})
-
-
-def cbow_backward(u, v):
-    """ds is the probability minus the label.  All scores share x, so dx collects from all; x is a
-    mean, so each neighbour gets an N-th of dx."""
-    x = u.mean(axis=0)
-    ds = expit(v @ x)
-    ds[0] -= 1
-    dx = ds @ v
-    return np.tile(dx / len(u), (len(u), 1)), np.outer(ds, x)
-
-
-@exercise(cbow_backward, {
-    "x is a mean of N rows: each of them gets an N-th of dx": "dx / len(u) -> dx",
-    "x is the mean of the rows, and you take their sum": [
-        "_.mean(axis=0) -> _.sum(axis=0)", ("_.mean(axis=0) -> sum(_)", "dx / len(u) -> dx")],
-    "ds is the probability minus the label, and the label of the first is 1": "ds[0] -= 1 -> pass",
-    "ds has the wrong sign: it is the probability minus the truth":
-        "ds[0] -= 1 -> ds[0] -= 1\nds *= -1",
-    "the first is the real one, and you take the last": "ds[0] -= 1 -> ds[-1] -= 1",
-    "a softmax over the scores: here each pair is a question of its own, with a sigmoid":
-        "expit(_) -> (np.exp(_) / np.exp(_).sum())",
-    "ds is not divided: the loss is a sum over the pairs": "ds[0] -= 1 -> ds[0] -= 1; ds /= len(v)",
-    "all labels are 1: the drawn words are not real": "ds[0] -= 1 -> ds -= 1",
-    "the sigmoid is missing: it turns a score into a probability": "expit(_) -> _",
-    "dv: it is ds times x, the mean, for each pair":
-        "np.outer(ds, x) -> np.outer(ds, u.sum(axis=0))",
-    "du: only the real word passes something back: the drawn ones do as well":
-        "ds @ v -> ds[0] * v[0]",
-    "du has one row for each of the N neighbours, all alike": "np.tile(_, _1) -> _",
-}, rtol=1e-5)
-def _(rng):
-    N, K, C = (int(n) for n in rng.permutation([3, 5, 7]))            # none of them 1 + K
-    yield rng.standard_normal((N, C)) + 0.3, rng.standard_normal((1 + K, C))
 
 
 def tied_gradient(dx, ids, dlogits, y):
@@ -208,6 +58,11 @@ def tied_gradient(dx, ids, dlogits, y):
     "the input's part is missing: the table is looked up as well": "np.add.at(dw, ids, dx) -> pass",
     "dw[ids] += dx keeps one of several equal ids: a scatter-add must add them all":
         "np.add.at(dw, ids, dx) -> last = np.zeros((V, C)); last[ids] += dx; dw += last",
+    "the input's part of one passage only":
+        [f"np.add.at(dw, ids, dx) -> np.add.at(dw, ids[{b}], dx[{b}])" for b in (0, -1)],
+    "a product of the two parts: both uses add":
+        "np.add.at(dw, ids, dx) -> of_input = np.zeros((V, C)); np.add.at(of_input, ids, dx); "
+        "dw *= of_input",
     "a mean of the two parts instead of their sum": "return dw -> return dw / 2",
     "the difference of the two parts: both uses add": [
         "dx -> -dx", "dlogits.reshape(-1, V) -> -dlogits.reshape(-1, V)"],

@@ -28,6 +28,8 @@ def bits_per_byte(p, n_bytes):
         "-np.log2(p).sum() / n_bytes -> -np.log2(p.mean())"],
     "you take n_bytes for each token: all tokens together have n_bytes bytes":
         "_ / n_bytes -> _ / len(p) / (len(p) / n_bytes)",
+    "each token came once: its logarithm is not weighted with p": "np.log2(p) -> (p * np.log2(p))",
+    "one number is asked for: add the bits of all tokens": "_.sum() -> _",
     "that is a perplexity: bits are its logarithm": [
         "return _ -> return 2 ** _", "-np.log2(p).sum() / n_bytes -> np.exp(-np.log(p).mean())"],
 })
@@ -36,66 +38,6 @@ def _(rng):
     yield Case((np.exp(-rng.uniform(0.2, 6, N)), int(N * rng.uniform(3, 5))), mistakes={
         "the product of so many probabilities is too small for a number: add their logarithms":
             lambda x: not np.isfinite(x)})
-
-
-def drawn_from(z, temperature, top_k):
-    """The k-th largest score is the least that is kept; a score of minus infinity has the
-    probability 0."""
-    least = np.sort(z)[-top_k]
-    scores = np.where(z >= least, z, -np.inf) / temperature
-    e = np.exp(scores - scores.max())
-    return e / e.sum()
-
-
-@exercise(drawn_from, {
-    "the temperature multiplies the scores: divide by it": "_ / temperature -> _ * temperature",
-    "the temperature is not used": "_ / temperature -> _",
-    "the temperature divides probabilities: divide the scores, before the softmax": [
-        "return _ -> p = np.exp(z - z.max())\nreturn p / p.sum() / temperature * (z >= least)",
-        "return _ -> p = np.exp(z - z.max())\nreturn p / p.sum() / temperature"],
-    "top-k is not used": "z >= least -> True",
-    "the probabilities of the k likeliest must sum to 1 again":
-        "e.sum() -> np.exp((z - z.max()) / temperature).sum()",
-    "one too many is kept": "-top_k -> -min(top_k + 1, len(z))",
-    "one too few is kept: with k = V, for example, nothing is left out": [
-        "-top_k -> 1 - top_k", "-top_k -> -min(top_k, len(z) - 1)"],
-    "the k *least* likely are kept": ["z >= least -> z < least", "z >= least -> z <= least",
-        "z >= least -> z <= np.sort(z)[top_k - 1]"],
-    "the k-th largest score is at -k of the *sorted* scores": [
-        "np.sort(z) -> z", "-top_k -> top_k % len(z)"],
-    "the first k are kept: the k likeliest may stand anywhere":
-        "z >= least -> np.arange(len(z)) < top_k",
-    "a score of 0 does not give a probability of 0: set it to minus infinity": "-np.inf -> 0",
-    "the probabilities are sorted: each token keeps its place": "e / _ -> np.sort(e) / _",
-    "the exponentials overflow: subtract the largest score first, as in lesson 2":
-        "scores - scores.max() -> scores",
-}, rtol=1e-5)
-def _(rng):
-    V = int(rng.integers(8, 12))
-    for large in (False, True):
-        ks = []
-        while not ks:
-            z = rng.permutation(np.arange(V) * 0.6 + rng.uniform(0, 0.3, V)) - 2.0
-            for extreme, place in ((np.argmax, -1), (np.argmin, -2)):   # neither is among the
-                i = extreme(z)                                          # first k
-                z[i], z[place] = z[place], z[i]
-            # What a wrong k-th score keeps is not as many as one too many or too few would be.
-            ks = [k for k in range(3, V - 2)
-                  if min(abs(V - 2 * k), abs((z >= z[-k]).sum() - k)) > 1]
-        z += 3000.0 * large                               # exp of it is not finite
-        t = float(rng.choice([rng.uniform(0.6, 0.8), rng.uniform(1.5, 2.5)]))
-        overflow = {"the exponentials overflow: subtract the largest score first, as in lesson 2":
-                    lambda p: np.shape(p) == (V,) and not np.isfinite(p).all()}
-        case = Case((z, t, int(rng.choice(ks))))
-        right = drawn_from(*case.args)
-        case.mistakes = {
-            "the probabilities of the k likeliest must sum to 1 again":
-                lambda p, right=right: np.allclose(p / np.sum(p), right),
-            "the probabilities are sorted: each token keeps its place":
-                lambda p, right=right: np.allclose(np.sort(p), np.sort(right))} | overflow
-        yield case
-        t = float(rng.uniform(1.5, 2.5))                  # so that the least likely one shows
-        yield Case((z, t, V), mistakes=overflow)
 
 
 def bigram_bits(train, test, V, alpha):
@@ -128,6 +70,12 @@ def bigram_bits(train, test, V, alpha):
         f"n / _ -> n / np.maximum(np.round(_ - V * alpha), {least})"
         for least in (0, 1, "V", "alpha", "V * alpha", 1e-6, 1e-8, 1e-9, 1e-10, 1e-12, 1e-16)
     ] + ["n / _ -> n / (_ - (V - 1) * alpha)"],
+    "the last token of train has no follower: a row's sum counts what follows":
+        "n.sum(axis=1, keepdims=True) -> (np.bincount(train, minlength=V) + V * alpha)[:, None]",
+    "those are all pairs of two places: p[a, b] takes one entry for each place":
+        "p[test[:-1], test[1:]] -> p[test[:-1]][:, test[1:]]",
+    "the test does not come in: which pairs does it have?":
+        "-np.log2(p[test[:-1], test[1:]]).mean() -> -(p * np.log2(p)).sum(axis=1).mean()",
     "the counts are from the test: that is the text to be predicted":
         "train[:-1], train[1:] -> test[:-1], test[1:]",
     "alpha is 1, and not the argument": "float(alpha) -> 1.0",
@@ -147,49 +95,12 @@ def _(rng):
     train[20:50] = np.tile(often, 10)
     test = np.append(rng.integers(0, V, 25), [V - 1, 0, 1, V - 1, V - 1])
     test[:9] = np.tile(often, 3)                          # begins with a frequent token, ends rare
+    test[10] = train[-1]                                  # its row counts one token too many
     yield Case((train, test, V, alpha), mistakes={
         "alpha is added above the fraction line and not below: the row must sum to 1":
             lambda x: x == -np.inf,
-        "the result is infinite: is alpha added to pairs that never occur?": lambda x: x == np.inf})
-
-
-def multiplications(P, n, C, L, kept):
-    """Token number t, from 1, costs the same whenever it goes through.  Kept, it does so once;
-    otherwise once for each token that is written after it."""
-    def cost(tokens):
-        return sum(12 * C * C + 2 * C * t for t in range(1, tokens + 1))
-
-    if kept:
-        return L * cost(P + n - 1)
-    return L * sum(cost(tokens) for tokens in range(P, P + n))
-
-
-@exercise(multiplications, {
-    "that is the count for the other case: look at kept":
-        ["if kept: return _ -> if not kept: return _", "if kept: return _ -> return _",
-         "if kept: return _ -> pass"],
-    "you count a single block: there are L of them": "L * _ -> _",
-    "the last token that is written goes through nothing":
-        ("P + n - 1 -> P + n", "range(P, P + n) -> range(P, P + n + 1)"),
-    "a token is missing: to write the last one, the one before it must go through":
-        ("P + n - 1 -> P + n - 2", "range(P, P + n) -> range(P, P + n - 1)"),
-    "the prompt must go through as well": [
-        ("cost(P + n - 1) -> (cost(P + n - 1) - cost(P))", "range(P, P + n) -> range(1, n)"),
-        "cost(P + n - 1) -> cost(n - 1)"],
-    "2 C for each token that is *seen*: how many does token number t see?": "2 * C * t -> 2 * C",
-    "a token sees itself, too": "2 * C * t -> 2 * C * (t - 1)",
-    "a token sees those up to itself, not the whole text": "2 * C * t -> 2 * C * tokens",
-    "you count the linear layers alone: what does attention cost each token?": "_ + 2 * C * t -> _",
-    "you count attention alone: each token also goes through the linear layers":
-        "_ + 2 * C * t -> 2 * C * t",
-    "2 C for each token that is seen: one for the score, one for its value": "2 * C * t -> C * t",
-}, about="With a prompt of one token and one token to write, a single token goes through each "
-         "block, and sees itself. Count on from there.", rtol=1e-9)
-def _(rng):
-    P, n = (int(x) for x in rng.permutation(np.arange(3, 12))[:2])
-    C, L = int(rng.integers(41, 80)), int(rng.integers(3, 9))
-    yield P, n, C, L, True
-    yield P, n, C, L, False
+        "the result is infinite: is alpha added to pairs that never occur?":
+            lambda x: np.ndim(x) == 0 and (x == np.inf or np.isnan(x))})
 
 
 def in_circles(texts):

@@ -13,9 +13,13 @@ def largest_rate(H):
 @exercise(largest_rate, {
     "at that rate one step lands on the minimum along the steepest direction; with twice as much "
     "the steps only just do not grow": "2 / _ -> 1 / _",
-    "that is for the flattest direction; the steepest one diverges first": "_.max() -> _.min()",
+    "that is for the flattest direction; the steepest one diverges first": [
+        "_.max() -> _.min()", "2 / _.max() -> 1 / _.min()"],
+    "the gradient of half of x^T H x is H x: the half is used up": "2 / _ -> 4 / _",
+    "each direction has a rate of its own; one of them decides": "_.max() -> _",
     "the diagonal holds the curvatures only where the valley lies along the axes: turn to the "
-    "eigenvalues": [f"2 / _ -> 2 / np.diag(H).{size}()" for size in ("max", "min", "mean")],
+    "eigenvalues": [f"2 / _ -> 2 / np.diag(H){size}" for size in (
+        ".max()", ".min()", ".mean()", "[0]", "[-1]")],
     "that is the sum of all curvatures; each direction moves alone": "_.max() -> np.trace(H)",
     "that is the length of the whole matrix; the largest eigenvalue decides":
         "_.max() -> np.linalg.norm(H)",
@@ -48,6 +52,8 @@ def adamw_step(x, g, m, v, t, lr, b1, b2, eps, decay):
         "return _, m, v -> return _, m_hat, v_hat",
     "the correction counts from t = 1 at the first step; yours is one step late": "t -> (t + 1)",
     "the correction fades with t: 1 - b1^t, not 1 - b1": "t -> 1",
+    "1 - b1^t is a power: b1 ** t, not b1 * t":
+        "m_hat, v_hat = _ -> m_hat, v_hat = m / (1 - b1 * t), v / np.abs(1 - b2 * t)",
     "b1 and b2 are exchanged": "m = _ -> b1, b2 = b2, b1; m = _",
     "the decay went into the gradient, so that m and v see it, and it is divided by the root as "
     "well; here it acts on x alone": "m = _ -> g = g + decay * x; decay = 0; m = _",
@@ -65,6 +71,9 @@ def adamw_step(x, g, m, v, t, lr, b1, b2, eps, decay):
     "the gradient is divided by the root; divide m, which remembers": "m_hat / _ -> g / _",
     "the step takes the old m: update it first": (
         "m = _ -> m, old = _, m", "m_hat / _ -> old / (1 - b1 ** t) / _"),
+    "the step takes the old m and v: update them first": (
+        "m = _ -> m, old_m = _, m", "v = _ -> v, old_v = _, v",
+        "m_hat, v_hat = _ -> m_hat, v_hat = old_m / (1 - b1 ** t), old_v / (1 - b2 ** t)"),
     "the step goes uphill": "x - lr * step -> x + lr * step",
     "v is the mean of the squares of g": "_ * g * g -> _ * g",
     "m must be a mean: the new gradient counts 1 - b1": "(1 - b1) * g -> g",
@@ -94,47 +103,6 @@ def _(rng):
         yield Case(args, mistakes={
             "m is not b1 m + (1 - b1) g": differs(1), "v is not b2 v + (1 - b2) g^2": differs(2),
             "m and v are right, and the new x is not": differs(0)})
-
-
-def trapezoid(step, steps, warmup, cooldown):
-    """Three straight lines; the lowest of them counts."""
-    return min((step + 1) / warmup, 1.0, (steps - step) / (cooldown + 1))
-
-
-@exercise(trapezoid, {
-    "the first step would not move at all: step 0 has the factor 1 / warmup": "step + 1 -> step",
-    "the warm-up is missing": "min(_, 1.0, _1) -> min(1.0, _1)",
-    "the cool-down is missing": "min(_, 1.0, _1) -> min(_, 1.0)",
-    "the cool-down reaches 0 at the last step, which then moves nothing: it would be 0 one step "
-    "later": "(steps - step) / _ -> (steps - step - 1) / cooldown",
-    "the cool-down begins one step late: its first step is below 1 already":
-        "cooldown + 1 -> cooldown",
-    "the factor falls from the end of the warm-up on; it stays at 1 until the cool-down":
-        "cooldown + 1 -> steps - warmup + 1",
-    "warm-up and cool-down are exchanged":
-        "return _ -> warmup, cooldown = cooldown, warmup\nreturn _",
-    "that is one cosine; here the cool-down is a straight line":
-        "min(_, 1.0, _1) -> min(_, 0.5 + 0.5 * np.cos("
-        "np.pi * max(0, step - warmup) / (steps - warmup)))",
-}, {"never exceeds 1": ["min(_, 1.0, _1) -> _", "min(_, 1.0, _1) -> min(_, _1)"],
-    "warm-up is missing": "return _ -> return 1.0",
-    "is never negative": "return _ -> return _ - 1.001",
-    "it is wrong at": "return _ -> return 0.123"})
-def _(rng):
-    warmup, hold, cooldown = (int(n) for n in rng.permutation([4, 7, 9]) + rng.integers(0, 3))
-    steps = warmup + hold + cooldown
-    inside = int(rng.integers(1, cooldown - 1))
-    for step, where in ((0, "the first step"), (warmup - 1, "the last step of the warm-up"),
-                        (warmup // 2, "a step of the warm-up"), (warmup, "the first step at 1"),
-                        (warmup + hold - 1, "the last step at 1"),
-                        (steps - cooldown + inside, "a step of the cool-down"),
-                        (steps - cooldown, "the first step of the cool-down"),
-                        (steps - 1, "the last step")):
-        yield Case((step, steps, warmup, cooldown), mistakes={
-            "the factor never exceeds 1": lambda out: np.ndim(out) == 0 and out > 1 + 1e-9,
-            "the factor is never negative": lambda out: np.ndim(out) == 0 and out < 0,
-        }, about=f"It is wrong at {where}: step {step} of {steps}, {warmup} of warm-up and "
-                 f"{cooldown} of cool-down.")
 
 
 def best_rate(rates, accuracy):

@@ -14,7 +14,10 @@ def same_spread(std, channels, new_channels):
 @exercise(same_spread, {
     "the other way round: a sum over fewer channels needs larger weights":
         "channels / new_channels -> new_channels / channels",
-    "the spread of a sum grows with the root of the number of terms": "np.sqrt(_) -> (_)",
+    "the spread of a sum grows with the root of the number of terms": [
+        "np.sqrt(_) -> (_)", "np.sqrt(_) -> (_) ** 2"],
+    "the number of channels that std belongs to counts, too":
+        "channels / new_channels -> 1 / new_channels",
     "the other way round, and without the root": "np.sqrt(_) -> (new_channels / channels)",
     "with unchanged weights, fewer channels make the products smaller": "return _ -> return std",
     "that is the spread of the products; divide by the root of the new channels":
@@ -53,6 +56,8 @@ def random_head(rng):
     "the fraction is upside down": "return _ / _1 -> return _1 / _",
     "the numerator is the square of the sum, not the sum of the squares": [
         "s2.sum() ** 2 -> s2.sum()", "s2.sum() ** 2 -> (s2 ** 2).sum()"],
+    "the denominator is the sum of the fourth powers, not a power of a sum": [
+        "(s2 ** 2).sum() -> s.sum() ** 4", "(s2 ** 2).sum() -> s.sum() ** 2"],
     "what a head passes on goes through both matrices: take their product, first": [
         "w_v @ w_o -> w_v", "w_v @ w_o -> w_o", ("w_v @ w_o -> w_v", "s2 = s ** 2 -> s2 = s"),
         ("w_v @ w_o -> w_o", "s2 = s ** 2 -> s2 = s")],
@@ -60,6 +65,10 @@ def random_head(rng):
     "those are the product's entries; turn to its singular values": [
         "s = _ -> s = np.abs(w_v @ w_o)", "s2 = _ -> s2 = np.abs(w_v @ w_o)"],
     "return the number of directions, not the singular values": "return _ -> return s",
+    "those are eigenvalues; the singular values come from np.linalg.svd":
+        "s = _ -> s = np.abs(np.linalg.eigvals(w_v @ w_o))",
+    "np.linalg.svd returns U, s and V transposed: take s":
+        ["s = _ -> s = np.linalg.svd(w_v @ w_o)[0]", "s = _ -> s = np.linalg.svd(w_v @ w_o)[2]"],
     "take sums above and below the fraction line, no means": [
         f"return _ -> return _ * w_v.shape[1] ** {power}." for power in (1, -1, -2)],
 }, {"fourth powers": "return _ -> return s2.sum()"}, rtol=1e-5)
@@ -68,51 +77,6 @@ def _(rng):
     yield Case((w_v, w_o), mistakes={
         "it is a number from 1 to D: above and below the fraction line stand fourth powers":
             lambda out: not 0.999 <= out <= 1.001 * len(w_o)})
-
-
-def keep_directions(w_v, w_o, k):
-    """The best approximation of rank k, made as long as the product was."""
-    M = w_v @ w_o
-    U, s, V = np.linalg.svd(M)
-    cut = U[:, :k] * s[:k] @ V[:k]
-    return cut * np.linalg.norm(M) / np.linalg.norm(cut)
-
-
-LENGTH = ("the length is the root of the sum of all squares, not the largest singular value "
-          "and not the sum of the singular values")
-
-
-@exercise(keep_directions, {
-    "the length is smaller than the product's: then the head would say less *and* say it more "
-    "quietly, two differences at once": "return _ -> return cut",
-    "the largest singular values stay, not the smallest": [
-        "cut = _ -> D = len(w_o); cut = U[:, D - k:D] * s[D - k:D] @ V[D - k:D]",
-        "cut = _ -> D = len(w_o); return U[:, D - k:D] * s[D - k:D] @ V[D - k:D]"],
-    "nothing is cut": "return _ -> return M",
-    "np.linalg.svd returns V transposed: its rows are the directions, so take V[:k]": [
-        "V[:k] -> V[:, :k].T", ("V[:k] -> V[:, :k].T", "return _ -> return cut")],
-    "the columns of U are the directions, not its rows": "U[:, :k] -> U[:k].T",
-    "one direction too many or too few": ["cut = _ -> k = k - 1; cut = _",
-                                          "cut = _ -> k = k + 1; cut = _"],
-    "the singular values that are kept stay in proportion": "U[:, :k] * s[:k] -> U[:, :k]",
-    LENGTH: [f"return _ -> return cut * {length} / {length.replace('M', 'cut')}" for length in (
-        "np.abs(M).max()", "np.abs(M).sum()", "np.linalg.norm(M, 'nuc')")],
-}, {"the length is the root": "return _ -> return 2 * (_)",
-    "each of its two factors": "return _ -> return w_v[:, :k]",
-    "singular value decomposition": "return _ -> return w_v[:, :k] @ w_o[:k]"},
-   about="Cut the singular value decomposition of w_v @ w_o to its k largest values, then "
-         "multiply by one number.", rtol=1e-5)
-def _(rng):
-    w_v, w_o = random_head(rng)
-    args = w_v, w_o, int(rng.integers(2, len(w_o) - 1))
-    best = keep_directions(*args)
-    yield Case(args, mistakes={
-        "the product is cut, not each of its two factors":
-            lambda out: np.shape(out) != best.shape,
-        "the largest singular values stay, not the smallest":
-            lambda out: abs(np.sum(out * best)) < 1e-6 * np.sum(best * best),
-        LENGTH: lambda out: np.shape(out) == best.shape and np.abs(out).max() > 0 and np.allclose(
-            out / np.abs(out).max(), best / np.abs(best).max())})
 
 
 def fair_arms(control, arms):

@@ -19,7 +19,16 @@ def bias_for_half(n):
     "n gates one after the other multiply: f to the power of n is a half": [
         "f = _ -> f = 0.5", "f = _ -> f = 0.5 / n", "f = _ -> f = 1 - 0.5 / n"],
     "the gate is a sigmoid of its bias: 1 / (1 + e^-b), not e^b": "return _ -> return np.log(f)",
-    "f is (1/2)^(1/n), not (1/2)^n": "1 / n -> n",
+    "f is (1/2)^(1/n), not (1/2)^n": ["1 / n -> n", "return _ -> return n * np.log(2)"],
+    "log(2) / n is minus the logarithm of the gate: which bias gives that gate?":
+        "return _ -> return np.log(2) / n",
+    "that takes f = 1 - log(2) / n, which is near for a large n only": [
+        "f = _ -> f = 1 - np.log(2) / n", "return _ -> return np.log(n / np.log(2))"],
+    "that is the sigmoid of the gate: its inverse is asked for":
+        "return _ -> return 1 / (1 + np.exp(-f))",
+    "take the natural logarithm, that of base e": "np.log -> np.log10",
+    "that is e^-b: a logarithm is missing": [
+        "-np.log(_) -> _", "return _ -> return f / (1 - f)"],
 }, about="Let f^n = 1/2, solve for f, then 1 / (1 + e^-b) = f for b.")
 def _(rng):
     for n in (float(rng.uniform(1.5, 3)), int(rng.integers(4, 9)), int(rng.integers(20, 90))):
@@ -41,6 +50,7 @@ def decay_backward(dy, x, f):
 
 
 @exercise(decay_backward, {
+    "return them in the order dx, df": "return _, _1 -> return _1, _",
     "dx: nothing comes back from the next token: c_t is read by c_(t+1), too":
         "dy[t] + dc -> dy[t]",
     "dx: only one step back is counted: c_t reaches every later token": "f * dx[t] -> f * dy[t]",
@@ -49,7 +59,16 @@ def decay_backward(dy, x, f):
         "reversed(range(T)) -> range(T)",
     "dx: that is f times too much or too little: x_t is added, without a factor": [
         "return dx, _ -> return dx * f, _", "return dx, _ -> return dx / f, _"],
-    "df: c_(t-1) is what f multiplies, not c_t": "c[:-1] -> c[1:]",
+    "dx: a power of f counts the steps from c_t on, not from token 0":
+        "return dx, _ -> return np.array([(dy * f ** np.arange(T)[:, None])[t:].sum(axis=0) "
+        "for t in range(T)]), _",
+    "dx: each token has a dy of its own, not the last one alone":
+        "return dx, _ -> return dy[-1] * f ** (T - 1 - np.arange(T))[:, None], _",
+    "df: c_(t-1) is what f multiplies, not c_t": [
+        "c[:-1] -> c[1:]", "dx * c[:-1] -> dx[:-1] * c[1:-1]"],
+    "df: the rate of f c_(t-1) with f is c_(t-1): a factor f is too much":
+        "dx * c[:-1] -> f * dx * c[:-1]",
+    "df: the same f is used at every token, not at the last one alone": "_.sum(axis=0) -> _[-1]",
     "df: f multiplies the state c_(t-1), not the input x": "c[:-1] -> x",
     "df: what arrives at a state is dx, not dy: it also comes from the tokens after":
         "dx * c[:-1] -> dy * c[:-1]",
@@ -63,42 +82,6 @@ def _(rng):
     T, D = int(rng.integers(5, 8)), int(rng.integers(2, 5))
     x, dy = rng.standard_normal((2, T, D))
     yield dy, x, rng.uniform(0.3, 0.95, D)
-
-
-def truncated_backward(dy, h, u, k):
-    """As the whole way back, but a piece's first token hands nothing on."""
-    da, dh = np.zeros_like(dy), np.zeros(len(u))
-    for t in reversed(range(len(dy))):
-        da[t] = (dy[t] + dh) * (1 - h[t] ** 2)
-        dh = np.zeros(len(u)) if t % k == 0 else da[t] @ u.T
-    return da
-
-
-@exercise(truncated_backward, {
-    "nothing is cut: the gradient must not go from one piece to the piece before":
-        "t % k == 0 -> False",
-    "the cut is one token off: the first piece is the tokens 0 to k - 1": [
-        "t % k == 0 -> (t - 1) % k == 0", "t % k == 0 -> (t + 1) % k == 0"],
-    "the pieces are counted from token 0, not from the end": "t % k == 0 -> (len(dy) - t) % k == 0",
-    "only the last piece gets a gradient: each piece has its own dy":
-        "return da -> da[:(len(dy) - 1) // k * k] = 0; return da",
-    "nothing comes back from the next token, also within a piece": "t % k == 0 -> True",
-    "the slope of tanh is missing: 1 - h^2": "_ * (1 - h[t] ** 2) -> _",
-    "the slope of tanh is 1 - h^2; yours has another one": [
-        "1 - h[t] ** 2 -> h[t] ** 2", "1 - h[t] ** 2 -> 1 - h[t]",
-        "1 - h[t] ** 2 -> 1 - np.tanh(h[t]) ** 2"],
-    "u is transposed on the way back": "u.T -> u",
-    "that is dh, before the slope of tanh": "return da -> return da / (1 - h ** 2)",
-}, {"for all T tokens": "return da -> return da[len(da) % max(2, k):]"})
-def _(rng):
-    D = int(rng.integers(2, 4))
-    for k, T, about in ((4, 14, ""), (5, 13, ""),
-                        (1, 7, "Here k = 1: nothing comes back at all."),
-                        (9, 8, "Here k is more than there are tokens: nothing is cut.")):
-        a, dy = rng.standard_normal((2, T, D))
-        yield Case((dy, np.tanh(a), rng.standard_normal((D, D)) + 0.5, k), mistakes={
-            "the state goes on through the cut, so da_t exists for all T tokens":
-                lambda out, T=T: len(out) < T}, about=about)
 
 
 def reach(lengths):

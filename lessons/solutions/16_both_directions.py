@@ -16,6 +16,9 @@ def prefix_mask(T, P):
         "_ | (s < P) -> _",
     "everything sees everything: after the first P no token may look ahead":
         "_ | (s < P) -> _ | (s >= 0)",
+    "that moves the diagonal: the prefix is the first P tokens": [
+        "return _ -> return np.tri(T, k=P)", "return _ -> return np.tri(T, k=P - 1)"],
+    "a token of the prefix sees the prefix alone, not what comes after it": "s < P -> t < P",
     "the prefix is one token too long": "s < P -> s <= P",
     "the prefix is one token too short": "s < P -> s < P - 1",
     "rows and columns are exchanged: row t says what token t sees": "return _ -> return (_).T",
@@ -41,70 +44,6 @@ def _(rng):
             about=f"T = {T}, P = {P}: what does each token see?")
 
 
-def masked_gradient(logits, y):
-    """Probability minus truth where a byte is asked for, divided by how many are."""
-    judged = y >= 0
-    z = logits[judged]                                     # (N, V)
-    p = np.exp(z - z.max(axis=-1, keepdims=True))
-    p /= p.sum(axis=-1, keepdims=True)
-    p[np.arange(len(p)), y[judged]] -= 1
-    dlogits = np.zeros(logits.shape)
-    dlogits[judged] = p / len(p)
-    return dlogits
-
-
-ALL = "y >= 0 -> y > -2"                                  # as if each position was asked
-ONE_HOT = "p[np.arange(len(p)), y[judged]] -= 1 -> "
-SUM, WORDS = "p / len(p) -> p", "p /= _ -> "
-OTHER = WORDS + "e = np.exp(%s); p = (e / e.sum(axis=%s, keepdims=True))%s"
-
-
-@exercise(masked_gradient, {
-    "a sum instead of a mean: divide by the number of questions": SUM,
-    "you divide by all positions: the mean is over those that are asked":
-        "p / len(p) -> p / y.size",
-    "you divide by the number of passages": [
-        "p / len(p) -> p / len(y)", "p / len(p) -> p / y.shape[1]"],
-    "positions that are not asked get a gradient, as if their byte was the last id: -1 counts from "
-    "the end": [ALL, (ALL, SUM), (ALL, "p / len(p) -> p / (y >= 0).sum()")],
-    "positions that are not asked get a gradient: nothing is lost there": [
-        (ALL, ONE_HOT + "p[np.arange(len(p)), y[judged]] -= y[judged] >= 0",
-         f"p / len(p) -> {share}") for share in ("p", "p / len(p)", "p / (y >= 0).sum()")],
-    "the truth is missing: the gradient is probability minus truth": [
-        ONE_HOT + "pass", (ONE_HOT + "pass", SUM)],
-    "the truth is subtracted, not added": ONE_HOT + "p[np.arange(len(p)), y[judged]] += 1",
-    "the softmax is missing: probability minus truth, not score minus truth": [
-        WORDS + "p = z", (WORDS + "p = z", SUM)],
-    "only the entry of the true byte has a gradient: the other bytes have one as well": [
-        "return dlogits -> return dlogits * np.eye(logits.shape[-1])[y]",
-        (SUM, "return dlogits -> return dlogits * np.eye(logits.shape[-1])[y]")],
-    "the softmax runs over the vocabulary, the last axis": [
-        OTHER % change for change in (("logits", 0, "[judged]"), ("logits", 1, "[judged]"),
-                                      ("z", 0, ""), ("z", None, ""))],
-    "the exponentials must be divided by their sum": [WORDS + "pass", WORDS + "p = np.exp(z)"],
-    "0 is a byte like any other: only -1 is not asked": "y >= 0 -> y > 0",
-    "the gradient has the shape of the logits, with 0 where nothing is asked":
-        "return dlogits -> return p",
-}, {"nothing is asked the gradient is 0": "return dlogits -> return dlogits + (y < 0)[:, :, None]",
-    "scores may be large": ["z - _ -> z", "z - _ -> z - z.min(axis=-1, keepdims=True)"]}, rtol=1e-5)
-def _(rng):
-    B, T, V = (int(n) for n in rng.permutation([3, 6, 5]))
-    logits = 1.5 * rng.standard_normal((B, T, V))
-    y = np.full((B, T), -1)
-    places = rng.permutation(B * T)[:4]
-    y.flat[places] = rng.integers(0, V - 1, 4)            # so that -1, the last id, is none of them
-    y.flat[places[:2]] = 0, 1                             # 0 is a byte like any other
-    judged = y >= 0
-    yield Case((logits, y), mistakes={
-        "where nothing is asked the gradient is 0": lambda out: np.any(np.asarray(out)[~judged])})
-    large = logits.copy()
-    large[judged] += [[900], [0], [0], [0]]               # exp of it is not finite, ...
-    large[judged, 0] += [0, 900, 0, 0]                    # ... nor less the row's smallest score
-    yield Case((large, y), mistakes={
-        "scores may be large: subtract the largest of each row first, as in lesson 2":
-            lambda out: not np.isfinite(out).all()}, about="Some scores are large here.")
-
-
 def missing_token(P, left, right):
     """The token comes with P[left, token], and then the right one follows with P[token, right].
     Only their product counts, as a share of all."""
@@ -113,7 +52,13 @@ def missing_token(P, left, right):
 
 
 @exercise(missing_token, {
-    "the probabilities must sum to 1": "_ / _1 -> _",
+    "the probabilities must sum to 1": ["_ / _1 -> _", "_ / _1.sum() -> _ / _1.max()"],
+    "one number for each token is asked for, not one in all":
+        "return _ -> return (P @ P)[left, right]",
+    "that is what comes two tokens after `left`: `right` is known":
+        "return _ -> return (P @ P)[left]",
+    "divide by the sum over all tokens, not by P[left, right]":
+        "_ / _1.sum() -> _ / P[left, right]",
     "that is what follows `left`: the right side is not used": "P[left] * P[:, right] -> P[left]",
     "that looks at the right side only": ["P[left] * P[:, right] -> P[:, right]",
                                           "return _ -> return P[:, right]"],
@@ -122,7 +67,8 @@ def missing_token(P, left, right):
     "left and right are exchanged": "P[left] * P[:, right] -> P[right] * P[:, left]",
     "you take a column for `left`: what follows it stands in its row": "P[left] -> P[:, left]",
     "a sum instead of a product: both must happen": [
-        "_ * _1 -> _ + _1", "_ * _1 -> _ + _1 / _1.sum()", "_ / _1.sum() -> P[left] + P[:, right]"],
+        "_ * _1 -> _ + _1", "_ * _1 -> _ + _1 / _1.sum()", "_ / _1.sum() -> P[left] + P[:, right]",
+        "_ / _1.sum() -> (P[left] + P[:, right]) / 2"],
     "a softmax of probabilities: they only have to be divided by their sum":
         "both = _ -> both = np.exp(_)",
     "the logarithm must be undone before the sum is made 1": "both = _ -> both = np.log(_)",

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minifpt.exercises import EXERCISES, Case, check_solutions, either, exercise
+from minifpt.exercises import Case, check_solutions, either, exercise
 
 
 def sizes(rng, n, low, high):
@@ -23,6 +23,8 @@ def scale_intensity(N, C, bytes_each):
     "w is read, too: C numbers": "2 * N * C + C -> 2 * N * C",
     "w has C numbers, not N of them for each row: it is read once": "2 * N * C + C -> 3 * N * C",
     "x is read and y is written, too": "2 * N * C + C -> N * C + C",
+    "x is read and w is read, too": "2 * N * C + C -> N * C",
+    "bytes, not bits": "return _ -> return _ / 8",
     "each number takes one operation: a multiplication, and nothing is added":
         "return _ -> return 2 * _",
     "those are bytes for each operation; it is the other way round":
@@ -59,6 +61,8 @@ RULES = [
         "min -> max", *(f"return _ -> return sum(left if RULES[{i}](a, b, c, d) else right)"
                         for i in range(len(RULES)))],
     "each term takes a multiplication and an addition: twice as many": "return _ -> return _ / 2",
+    "that counts K - 1 additions for each result: the lesson counts K": "min(_, _1) -> "
+        "min(sum(left) - a * c - a * d, sum(right) - b * d - a * d)",
     "that is one of the two products; count both": [
         "return _ -> return min(left + right)", "min(_, _1) -> min(left[0], right[0])",
         "min(_, _1) -> min(left[1], right[1])", "return _ -> return max(left + right)",
@@ -86,49 +90,6 @@ def _(rng):
         yield Case((a, b, c, d), mistakes={
             "return the operations, not a name": lambda out: isinstance(out, str)},
             about="Here (A B) C is cheaper." if ab_first else "Here A (B C) is cheaper.")
-
-
-def windowed_scores(T, tile, w):
-    """A tile's first query reaches back furthest, its last one sees the last key."""
-    total = 0
-    for i in range(0, T, tile):
-        j = min(i + tile, T)
-        low = max(0, i - w + 1)
-        total += (j - i) * (j - low)
-    return total
-
-
-@exercise(windowed_scores, {
-    "the window is not used: a tile needs no key that is before the window of all its queries":
-        "low = _ -> low = 0",
-    "those are the scores that count; a tile computes a whole rectangle":
-        "return total -> return sum(min(t + 1, w) for t in range(T))",
-    "that is every score of T tokens": "return total -> return T * T",
-    "the last tile has fewer queries than the others": ["j - i -> tile", "j = _ -> j = i + tile"],
-    "the last tile is missing": "range(0, T, tile) -> range(0, T // tile * tile, tile)",
-    "a window cannot begin before token 0": "low = _ -> low = i - w + 1",
-    "a token sees itself and w - 1 before it: the tile's first query i begins at i - w + 1": [
-        "i - w + 1 -> i - w", "i - w + 1 -> i - w + 2"],
-    "it is the window of the tile's *first* query that reaches back furthest, not that of its last":
-        ["i - w + 1 -> j - w", "i - w + 1 -> j - w + 1"],
-    "each query of a tile looks at all keys of the tile, so its own keys are counted, too":
-        "j - low -> i - low",
-}, rtol=1e-12)
-def _(rng):
-    for kind, about in (("within", ""), ("wide", "Here the window is wider than the text."),
-                        ("narrow", "Here the window is narrower than a tile.")):
-        while True:
-            tile = int(rng.integers(5, 9))
-            T = int(rng.integers(4, 7)) * tile + int(rng.integers(2, tile - 1))
-            w = int({"within": rng.integers(tile + 2, 2 * tile), "wide": T + rng.integers(3, 9),
-                     "narrow": rng.integers(2, tile - 1)}[kind])
-            right = windowed_scores(T, tile, w)           # with a wide window some mistakes are
-            answers = {(hint, mistake(T, tile, w))
-                       for hint, mistake in EXERCISES["windowed_scores"].wrong_answers}
-            numbers = [number for _, number in answers if number != right]
-            if len(set(numbers)) == len(numbers):         # no number can be two mistakes
-                break
-        yield Case((T, tile, w), about=about)
 
 
 def predict(operations, moved, calls, peak, bandwidth, call):

@@ -1,51 +1,9 @@
 """Solutions of lesson 18, your own.  Run the file to have them checked."""
 
-import math
-
 import numpy as np
 
 from minifpt import functional as F
-from minifpt.exercises import Case, check_solutions, close_to, exercise
-
-
-def scaled(S, D):
-    """math.sqrt gives a number of Python's, which takes the type of the array that it meets."""
-    return S / math.sqrt(D)
-
-
-# The type counts as well as the value, which the case judges.
-@exercise(scaled, refused={
-    "np.sqrt(D) is a number of NumPy's": "math.sqrt -> np.sqrt",
-    "take the dtype of S": "return _ -> return (_).astype(np.float32)",
-    "not by its root": "math.sqrt(D) -> D",
-    "multiplied": "S / _ -> S * _",
-    "not the width of S": ["math.sqrt(D) -> math.sqrt(S.shape[-1])",
-                           "math.sqrt(D) -> math.sqrt(len(S))"],
-    "return an array": "return _ -> return (_).tolist()",
-    "Divide by the square root": ["return _ -> return S", "math.sqrt(D) -> D ** 2",
-                                  "S / _ -> S * D", "return _ -> return (_).T"],
-})
-def _(rng):
-    def case(dtype, other):
-        S, D = rng.standard_normal((3, 5)).astype(dtype), int(rng.integers(5, 9))
-        name, is_right = dtype.__name__, close_to(S / D ** 0.5)
-
-        def has_dtype(out, dtype):
-            return isinstance(out, np.ndarray) and out.dtype == dtype
-
-        return Case((S, D), lambda out: has_dtype(out, dtype) and is_right(out), {
-            f"{name} comes in and {other.__name__} goes out: " + (
-                "np.sqrt(D) is a number of NumPy's, which turns float32 into float64"
-                if dtype == np.float32 else "take the dtype of S"):
-                lambda out: has_dtype(out, other) and is_right(out),
-            "return an array": lambda out: not isinstance(out, np.ndarray),
-            "divided by D, not by its root": close_to(S / D),
-            "multiplied by the root of D": close_to(S * D ** 0.5),
-            "D is a number here, not the width of S": close_to(*(S / n ** 0.5 for n in S.shape)),
-        }, about=f"Divide by the square root of D, and return {name} for {name}.")
-
-    yield case(np.float32, np.float64)
-    yield case(np.float64, np.float32)
+from minifpt.exercises import Case, check_solutions, exercise
 
 
 def swish_backward(dy, x, beta):
@@ -65,6 +23,9 @@ IN_DX, SLOPE = "dy * (s + x * beta * slope) -> ", "x * beta * slope -> "
         "s + x * beta * slope -> s",
     "in dx, a product has two terms, and you have the one in which the sigmoid moves":
         "s + x * beta * slope -> x * beta * slope",
+    "in dx, a product's derivative is a sum of two terms, not the product of two derivatives": [
+        "s + x * beta * slope -> s * beta * slope", "s + x * beta * slope -> beta * slope"],
+    "in dx, where the sigmoid moves, x stands in front of it": SLOPE + "beta * slope",
     "in dx, the two terms add up": "s + x * beta * slope -> s - x * beta * slope",
     "the sigmoid is 1 / (1 + exp(-beta x)), mind its sign": [
         "s + x * beta * slope -> 1 - s - x * beta * slope",
@@ -73,7 +34,8 @@ IN_DX, SLOPE = "dy * (s + x * beta * slope) -> ", "x * beta * slope -> "
         "-beta * x -> -x", IN_DX + "dy * (1 / (1 + np.exp(-x)) + x * beta / (2 + 2 * np.cosh(x)))"],
     "in dx, the sigmoid's argument is beta x, so a factor beta comes out": SLOPE + "x * slope",
     "in dx, the slope of the sigmoid s is s (1 - s)": [
-        SLOPE + f"x * beta * {factor}" for factor in ("s", "(1 - s)", "1", "s * s")],
+        SLOPE + f"x * beta * {factor}"
+        for factor in ("s", "(1 - s)", "1", "s * s", "s * (1 - beta * x)")],
     "in dx, dy is missing": IN_DX + "s + x * beta * slope",
     "in dbeta, a mean for a sum: each token adds its whole share": [
         "_.sum(axis=(0, 1)) -> _.mean(axis=(0, 1))", "_.sum(axis=(0, 1)) -> _.sum(0).mean(0)",
@@ -83,9 +45,12 @@ IN_DX, SLOPE = "dy * (s + x * beta * slope) -> ", "x * beta * slope -> "
     "in dbeta, what comes out of the sigmoid is x, not beta":
         "dy * x * x * slope -> dy * x * beta * slope",
     "in dbeta, the slope of the sigmoid s is s (1 - s)": [
-        "dy * x * x * slope -> dy * x * x * s", "dy * x * x * slope -> dy * x * x"],
-    "for dbeta, one number for each channel; batch and tokens all use it": [
-        f"_.sum(axis=(0, 1)) -> {dbeta}" for dbeta in ("_", "_.sum(0)", "_.sum(1)", "_.sum()")],
+        "dy * x * x * slope -> dy * x * x * s", "dy * x * x * slope -> dy * x * x",
+        "dy * x * x * slope -> dy * x * s"],
+    "in dbeta, dy is missing": "dy * x * x * slope -> x * x * slope",
+    "one number for each channel in dbeta; batch and tokens all use it": [
+        f"_.sum(axis=(0, 1)) -> {dbeta}"
+        for dbeta in ("_", "_.sum(0)", "_.sum(1)", "_.sum(-1)", "_.sum()")],
 })
 def _(rng):
     B, T, C = (int(n) for n in rng.permutation([2, 3, 4]))
@@ -114,7 +79,13 @@ BACK = "zip(pairs[::-1], caches[::-1], strict=True) -> "
     "each backward pass takes what the one after it gave, not dy": [
         ("dy = backward(dy, cache) -> dx = backward(dy, cache)", "return dy -> return dx"),
         ("caches = [] -> caches = []; dx = 0",
-         "dy = backward(dy, cache) -> dx = dx + backward(dy, cache)", "return dy -> return dx")],
+         "dy = backward(dy, cache) -> dx = dx + backward(dy, cache)", "return dy -> return dx"),
+        ("caches = [] -> caches = []; dx = 1",
+         "dy = backward(dy, cache) -> dx = dx * backward(dy, cache)", "return dy -> return dx")],
+    "those are the gradients of all pairs: return that of x alone": (
+        "caches = [] -> caches = []; gradients = []",
+        "dy = backward(dy, cache) -> dy = backward(dy, cache); gradients.append(dy)",
+        "return dy -> return np.array(gradients)"),
     "that is the last pair alone": BACK + "[(pairs[-1], caches[-1])]",
     "one pair stands there twice, and each time has a cache of its own":
         BACK + "[(pair, dict(zip(pairs, caches))[pair]) for pair in pairs[::-1]]",

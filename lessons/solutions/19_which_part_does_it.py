@@ -32,8 +32,14 @@ SHARE = "return (score - worst) / (best - worst) -> return "
         "best - worst -> best",
     "that is a share of the clean score: the corrupted score must come out as 0":
         SHARE + "score / best",
-    "divide by the difference of the clean and the corrupted score": SHARE + "score - worst",
+    "divide by the difference of the clean and the corrupted score": [
+        SHARE + "score - worst", SHARE + "(score - worst) / score"],
+    "the fraction is upside down": SHARE + "(best - worst) / (score - worst)",
     "return a share, not a percentage": "return _ -> return 100 * _",
+    "the score is a difference of logits, not of probabilities":
+        "z[i] - z[j] -> (np.exp(z[i]) - np.exp(z[j])) / np.exp(z).sum()",
+    "that is how often the right letter is ahead: take the difference of the logits":
+        "z[i] - z[j] -> float(z[i] > z[j])",
     "each example has its own right letter and its own other letter":
         PAIRS + "(logits[:, right] - logits[:, other]).mean()",
     "return one number for all examples":
@@ -67,7 +73,10 @@ def induction_score(A, ids):
         "places[-1] + 1 -> places[-1]",
     "that is the token before the same letter: look at the token after it":
         "places[-1] + 1 -> max(places[-1] - 1, 0)",
-    "a letter may have come several times: its last time counts": "places[-1] -> places[0]",
+    "a letter may have come several times: its last time counts": [
+        "places[-1] -> places[0]", "maps[:, t, after] -> maps[:, t, places + 1].sum(axis=1)",
+        "maps[:, t, after] -> maps[:, t, places + 1].mean(axis=1)",
+        "maps[:, t, after] -> maps[:, t, places + 1].max(axis=1)"],
     "tokens whose letter has not come before do not count: leave them out of the mean":
         "return _ -> return np.sum(shares, axis=0) / ids.size",
     "that is attention to the token before, whatever it is": ["after = _ -> after = t - 1",
@@ -91,7 +100,8 @@ def _(rng):
     asked = earlier.any(axis=-1)
     after = T - earlier[:, :, ::-1].argmax(axis=-1)
     n, q = np.nonzero(asked)
-    A[n, :, q, after[n, q]] += rng.uniform(0.5, 3, H)
+    for token in after, earlier.argmax(axis=-1) + 1:      # of the last and of the first time
+        A[n, :, q, token[n, q]] += rng.uniform(0.5, 3, (len(n), H))
     A /= A.sum(axis=-1, keepdims=True)
     ends = asked[:, -1]
     last = A[ends, :, -1, after[ends, -1]].mean(axis=0)

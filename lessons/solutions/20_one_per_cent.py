@@ -72,43 +72,6 @@ def _(rng):
             "a higher rank still fits": lambda out, a=answer: 0 <= out < a}, about=about)
 
 
-def merge(W, adapters):
-    """Each adapter's product with its own scale; W itself stays as it is."""
-    for A, B, alpha in adapters:
-        W = W + alpha / len(B) * (A @ B)
-    return W
-
-
-@exercise(merge, {
-    "the scale alpha / r is missing": "alpha / len(B) * _ -> _",
-    "the scale is alpha divided by the rank": "alpha / len(B) -> alpha",
-    "alpha is missing in the scale": "alpha / len(B) -> 1 / len(B)",
-    "r divides alpha, it does not multiply it": "alpha / len(B) -> alpha * len(B)",
-    "r divides alpha, not alpha r": "alpha / len(B) -> len(B) / alpha",
-    "alpha is divided by r, not by its root": "len(B) -> np.sqrt(len(B))",
-    "r is the columns of A, not its rows": "len(B) -> len(A)",
-    "each adapter has its own rank and its own alpha": [
-        "len(B) -> sum(len(B) for _, B, _ in adapters)",
-        *(f"len(B) -> len(adapters[{i}][1])" for i in range(3)),
-        *(f"alpha / len(B) -> adapters[{i}][2] / len(B)" for i in range(3)),
-        *(f"alpha / len(B) -> adapters[{i}][2] / len(adapters[{i}][1])" for i in (0, -1))],
-    "all adapters count, not the last alone": "W + _ -> W + (B is adapters[-1][1]) * _",
-    "all adapters count, not the first alone": "W + _ -> W + (B is adapters[0][1]) * _",
-    "the adapters add up: no mean": "alpha / len(B) -> alpha / len(B) / len(adapters)",
-    "that is the change: add it to W": "W = W + _ -> W = (0 if B is adapters[0][1] else W) + _",
-    "the adapters are added, not taken away": "W + _ -> W - _",
-    "changes one of its arguments in place": "W = W + _ -> W += _",
-})
-def _(rng):
-    n_in, n_out = (int(n) for n in rng.choice([5, 6, 7, 8], 2, replace=False))
-    W = rng.standard_normal((n_in, n_out))
-    ranks = [int(rank) for rank in rng.permutation([2, 3, 4])]
-    alphas = [float(alpha) for alpha in rng.permutation([5.0, 7.0, 11.0]) + rng.uniform(0, 1)]
-    yield W, [(rng.standard_normal((n_in, r)), rng.standard_normal((r, n_out)), alpha)
-              for r, alpha in zip(ranks, alphas, strict=True)]
-    yield Case((W, []), about="Here is no adapter: W stays.")
-
-
 def lora_backward(dy, x, W, A, B, s):
     """Two linear layers in a row, beside a frozen one."""
     n_in, n_out = W.shape

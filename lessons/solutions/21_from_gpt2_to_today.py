@@ -5,39 +5,8 @@ import numpy as np
 from minifpt.exercises import Case, check_solutions, exercise
 
 
-def cache_bytes(n_layer, n_head, n_group, n_embd, tokens, size):
-    """Keys and values: a head of each for every group, token and block."""
-    return 2 * n_layer * tokens * n_group * (n_embd // n_head) * size
-
-
-@exercise(cache_bytes, {
-    "that is what all heads of queries would keep: keys and values have only n_group heads":
-        "n_group -> n_head",
-    "keys are kept, and values as well": "2 * n_layer -> n_layer",
-    "queries are not kept: a token's query is used once": "2 * _ * _1 * n_group -> "
-                                                          "_ * _1 * (2 * n_group + n_head)",
-    "a head has n_embd / n_head channels, not n_embd": "n_embd // n_head -> n_embd",
-    "n_group heads of n_embd / n_head channels are kept, not n_head / n_group heads, and not "
-    "n_embd / n_group channels": "n_embd // n_head -> n_embd / n_group / n_group",
-    "each block keeps its own": "2 * n_layer -> 2",
-    "each token keeps its own": "_ * tokens -> _",
-    "numbers, not bytes: a number takes size bytes": "_ * size -> _",
-    "bytes, not bits": "_ * size -> _ * 8 * size",
-    "that has T * T scores in it: they are not kept":
-        "_ * n_group * (n_embd // n_head) -> _ * tokens * n_group",
-    "one group is counted: there are n_group": "_ * n_group -> _",
-    "each head has n_embd / n_head channels: they are missing": "_ * (n_embd // n_head) -> _",
-}, about="Keys and values, of each block, token and group, n_embd / n_head channels each.")
-def _(rng):
-    G = int(rng.integers(4, 7))
-    H, D = G * int(rng.choice([7, 9])), int(rng.choice([22, 26, 34]))
-    T = int(rng.choice([53, 59, 61, 67, 71, 73, 79, 83, 89, 97]))     # primes: T G is never H D / G
-    for L, size in ((7, 8), (int(rng.integers(11, 30)), int(rng.choice([1, 2, 4])))):
-        yield L, H, G, H * D, T, size
-
-
 def rotated_score(q, k, m, n, base):
-    """One rotation is enough, of the key by the distance: as complex numbers, plane by plane."""
+    """One rotation is enough, of the key by the distance: as complex numbers, pair by pair."""
     half = len(q) // 2
     theta = base ** (-2 * np.arange(half) / len(q))
     x, y = (a[:half] + 1j * a[half:] for a in (q, k))
@@ -45,7 +14,20 @@ def rotated_score(q, k, m, n, base):
     return products.sum() / np.sqrt(len(q))
 
 
+def reflected(q, k, m, n, base):
+    """A minus is missing in both rotations."""
+    half = len(q) // 2
+    theta = base ** (-2 * np.arange(half) / len(q))
+
+    def turn(a, position):
+        x, y, c, s = a[:half], a[half:], np.cos(position * theta), np.sin(position * theta)
+        return np.concatenate([x * c + y * s, x * s + y * c])
+    return turn(q, m) @ turn(k, n) / np.sqrt(len(q))
+
+
 @exercise(rotated_score, {
+    "a rotation is (x cos - y sin, x sin + y cos): a minus is missing": reflected,
+    "theta is base^(-2i/D): D is missing": "-2 * _ / len(q) -> -2.0 * _",
     "no rotation is left: that is the score without positions": "n - m -> 0",
     "the key is rotated, too: by its own position": "n - m -> -m",
     "the query is rotated, too: by its own position": "n - m -> n",
@@ -59,7 +41,7 @@ def rotated_score(q, k, m, n, base):
     "theta is base^(-2i/D): the minus is missing": "-2 -> 2",
     "theta is base^(-2i/D), and i begins at 0": "np.arange(half) -> np.arange(1, half + 1)",
     "theta is base^(-2i/D), divided by D and not by D/2": "-2 -> -4",
-    "one angle for all planes: plane i has its own": "theta = _ -> theta = 1.0",
+    "one angle for all pairs: pair i has its own": "theta = _ -> theta = 1.0",
     "base is an argument: do you use it?": "base ** _ -> 10_000.0 ** _",
     "angles are in radians": "theta = _ -> theta = np.radians(_)",
     "divide by the square root of D, as every score": "_ / np.sqrt(len(q)) -> _",
@@ -95,11 +77,15 @@ SLOPE = "s * (1 + z * (1 - s)) -> "
         "dgate = _ -> dgate = 0 * dy",
     "dW_u is 0, as if what comes through were a constant": "dup = _ -> dup = 0 * dy",
     "the factors are exchanged: dW_g has x W_u in it, and dW_u has silu(x W_g)": [
-        "dgate = _ -> dgate, dup = dup, _", "dup = _ -> dup = dy * u"],
+        "dgate = _ -> dgate, dup = dup, _", "dup = _ -> dup = dy * u",
+        "dgate = dy * u * _ -> dgate = dy * (z * s) * _"],
     "dW_g is without the other factor: dy times x W_u": "dy * u -> dy",
     "dW_u is without the other factor: dy times silu(x W_g)": "dup = _ -> dup = dy",
     "the slope of silu is missing: dgate is dy times x W_u, and then goes back through silu":
         SLOPE + "1",
+    "silu's slope is s + z s (1 - s): a factor of the second term is missing": [
+        SLOPE + "s + z * (1 - s)", SLOPE + "s + s * (1 - s)", SLOPE + "s + z * s"],
+    "that is the slope of ReLU, not of silu": SLOPE + "(z > 0)",
     "that is silu where its slope belongs": SLOPE + "z * s",
     "that is the slope of the sigmoid, s (1 - s): silu is z times it": SLOPE + "s * (1 - s)",
     "silu is a product of z and sigmoid(z), and its slope has two terms": [
@@ -113,10 +99,12 @@ SLOPE = "s * (1 + z * (1 - s)) -> "
         "_ + dup @ W_u.T -> _",
     "dx: x went two ways, and both come back. The way through W_u alone is there":
         "dgate @ W_g.T + _ -> _",
-    "dx: a difference of the two ways, they add up": [
-        "_ + dup @ W_u.T -> _ - dup @ W_u.T", "_ + dup @ W_u.T -> dup @ W_u.T - _"],
-    "dx: each way goes back through its own matrix":
+    "dx: the two ways add up": [
+        "_ + dup @ W_u.T -> _ - dup @ W_u.T", "_ + dup @ W_u.T -> dup @ W_u.T - _",
+        "_ + dup @ W_u.T -> _ * (dup @ W_u.T)"],
+    "dx: each way goes back through its own matrix": [
         "dgate @ W_g.T + dup @ W_u.T -> dgate @ W_u.T + dup @ W_g.T",
+        "dgate @ W_g.T + dup @ W_u.T -> (dgate + dup) @ (W_g + W_u).T"],
     "dW is a sum over the rows, not a mean":
         "return _, _1, _2 -> return _, _1 / len(x), _2 / len(x)",
     "dW_g has the shape of W_g: x.T @ ..., not its transpose": "x.T @ dgate -> dgate.T @ x",
@@ -126,6 +114,7 @@ def _(rng):
     N, C, inner = (int(n) for n in rng.permutation([3, 4, 5]))
     x, dy = rng.standard_normal((N, C)), rng.standard_normal((N, inner))
     W_g, W_u = rng.standard_normal((2, C, inner))
+    W_g[:, 0] *= -np.sign(x[0] @ W_g[:, 0])               # one gate at least is shut
     yield dy, x, W_g, W_u
     # Gates that are shut or wide open: far from 0 a sigmoid may overflow.
     far = np.where(rng.random((N, inner)) < 0.5, -900.0, 900.0)
@@ -136,14 +125,14 @@ def _(rng):
 
 
 def slow_base(D, tokens, turns):
-    """1 / theta of the slowest plane is base^((D - 2) / D)."""
+    """1 / theta of the slowest pair is base^((D - 2) / D)."""
     longest = tokens / (2 * np.pi * turns)
     return longest ** (D / (D - 2))
 
 
 @exercise(slow_base, {
-    "planes count from 0, so the slowest has i = D/2 - 1": "longest ** _ -> longest",
-    "that is theta of the slowest plane: the base is asked for": "longest ** _ -> 1 / longest",
+    "pairs count from 0, so the slowest has i = D/2 - 1": "longest ** _ -> longest",
+    "that is theta of the slowest pair: the base is asked for": "longest ** _ -> 1 / longest",
     "a turn has 2 pi radians: the 2 pi is missing": "2 * np.pi * turns -> turns",
     "a turn has 2 pi radians, not pi": "2 * np.pi * turns -> np.pi * turns",
     "2 pi belongs to the turns: you divide by it where you should multiply":
@@ -152,15 +141,19 @@ def slow_base(D, tokens, turns):
     "the exponent is upside down: base^((D - 2) / D) is 1 / theta": "D / (D - 2) -> (D - 2) / D",
     "the sign of the exponent: theta is base^(-2i/D)": "D / (D - 2) -> -D / (D - 2)",
     "the exponent is -2i/D: the 2 is missing": "D / (D - 2) -> D / (D / 2 - 1)",
+    "the exponent is -2i/D, divided by D and not by D/2": "D / (D - 2) -> D / 2 / (D - 2)",
+    "a head has D/2 pairs, and they count from 0: the slowest has i = D/2 - 1": [
+        "D / (D - 2) -> D / (2 * D - 2)", "D / (D - 2) -> D / (D - 1)"],
+    "the turns are over all the tokens, not over one less": "tokens / _ -> (tokens - 1) / _",
     "more turns need a larger angle: turns belongs below the fraction line":
         "tokens / _ -> tokens * turns / (2 * np.pi)",
     "that is the base for one turn: do you use turns?": "2 * np.pi * turns -> 2 * np.pi",
     "that is a logarithm of the base": "return _ -> return np.log(_)",
     "the exponent is missing: base^((D - 2) / D) is 1 / theta, with D - 2 only":
         "D / (D - 2) -> 1 / (D - 2)",
-    "that is how often the slowest plane turns with base 10,000":
+    "that is how often the slowest pair turns with base 10,000":
         "return _ -> return tokens * 10_000.0 ** (2 / D - 1) / (2 * np.pi)",
-    "that is 1 / theta of another plane, the one before the slowest": "D - 2 -> D - 4",
+    "that is 1 / theta of another pair, the one before the slowest": "D - 2 -> D - 4",
 }, about="With theta = base^(-(D - 2) / D), tokens * theta is 2 pi * turns.")
 def _(rng):
     for D in rng.choice([8, 10, 12, 16], 3, replace=False):

@@ -1,10 +1,9 @@
 """Solutions of lesson 22, why random weights find a string.  Run the file to have them checked."""
 
 import numpy as np
-from scipy.linalg import expm  # noqa: F401, for a mistake
 from scipy.optimize import brentq
 
-from minifpt.exercises import Case, check_solutions, exercise
+from minifpt.exercises import Case, check_solutions, either, exercise
 
 
 def symmetric_form(W_q, W_k):
@@ -45,64 +44,14 @@ def _(rng):
     yield rng.standard_normal((C, D)), rng.standard_normal((C, D))
 
 
-def trace_after(W, S, eta, n):
-    """Each step adds 2 eta W S."""
-    for _ in range(n):
-        W = W + 2 * eta * W @ S
-    return np.trace(W @ S @ W.T)
-
-
-def by_eigenvalues(growth, weighs=True):
-    """The trace as a sum over eigenvalues l, each with its growth(eta l, n)."""
-    def answer(W, S, eta, n):
-        values, vectors = np.linalg.eigh(S)
-        along = ((W @ vectors) ** 2).sum(axis=0) if weighs else 1
-        return (values * along * growth(eta * values, n)).sum()
-    return answer
-
-
-@exercise(trace_after, {
-    "the factor 2 is missing: W is used twice in F": "2 * eta -> eta",
-    "the minus sign is too much: the step goes down the loss, and the trace goes up":
-        ["W + 2 * eta * W @ S -> W - 2 * eta * W @ S", "W + 2 * eta * W @ S -> W - eta * W @ S"],
-    "that is the trace at the start: take the steps first": "range(n) -> range(0)",
-    "that is one step with n times the rate: each step starts from the W of the step before":
-        ("range(n) -> range(1)", "2 * eta -> 2 * eta * n"),
-    "one step is missing": "range(n) -> range(n - 1)",
-    "one step too many": "range(n) -> range(n + 1)",
-    "that is tr(W W'), the length of W: S is missing in the trace": "W @ S @ W.T -> W @ W.T",
-    "that is continuous time, exp(2 l t); the steps here are finite, 1 + 2 eta l each": [
-        ("range(n) -> range(1)", "W + 2 * eta * W @ S -> W @ expm(2 * eta * n * S)")],
-    "W stands twice in the trace, so a direction's growth 1 + 2 eta l counts squared: to the "
-    "power 2 n": [by_eigenvalues(lambda s, n: (1 + 2 * s) ** n),
-                  by_eigenvalues(lambda s, n: (1 + s) ** n),
-                  by_eigenvalues(lambda s, n: np.exp(2 * s * n))],
-    "the square of 1 + 2 eta l has three terms": by_eigenvalues(lambda s, n: (1 + 4 * s) ** n),
-    "a direction counts by how much of W lies along it: the sum of the squares of W u": [
-        by_eigenvalues(lambda s, n: (1 + 2 * s) ** (2 * n), False),
-        by_eigenvalues(lambda s, n: np.exp(2 * s * n), False),
-        by_eigenvalues(lambda s, n: np.exp(4 * s * n), False)],
-    "the factor of a step is 2: the trace has both W's, and the square makes 4 of it":
-        "2 * eta -> 4 * eta",
-    "a step is added to W: yours takes its place": "W + 2 * eta * W @ S -> 2 * eta * W @ S",
-    "the trace is the sum of the diagonal, not of all entries":
-        "np.trace(W @ S @ W.T) -> (W @ S @ W.T).sum()",
-    "that is F itself: its trace is one number": "np.trace(W @ S @ W.T) -> W @ S @ W.T",
-})
-def _(rng):
-    C, inputs = 5, 3
-    S = rng.standard_normal((C, C))
-    yield (rng.standard_normal((inputs, C)), (S + S.T) / 2, rng.uniform(0.04, 0.08),
-           int(rng.integers(4, 8)))
-
-
 def aligned(S, n, length):
     """eigh sorts upwards: the last n columns."""
     _, vectors = np.linalg.eigh(S)
     return length / np.sqrt(n) * vectors[:, -n:].T
 
 
-def largest_in_size(S, n, length):
+def by_size(S, n, length):
+    """The largest eigenvalues in size, of either sign."""
     values, vectors = np.linalg.eigh(S)
     return vectors[:, np.argsort(np.abs(values))[-n:]].T * length / np.sqrt(n)
 
@@ -110,42 +59,62 @@ def largest_in_size(S, n, length):
 # Any rotation of the right rows is right: the case compares what does not depend on it.
 @exercise(aligned, refused={
     "most negative": "vectors[:, -n:] -> vectors[:, :n]",
-    "rows": "vectors[:, -n:].T -> vectors[-n:]",
-    "largest in size": largest_in_size,
-    "the whole of W": ["length / np.sqrt(n) -> length", "length / np.sqrt(n) -> 1"],
-    "right angles": "vectors[:, -n:].T -> np.repeat(vectors[:, -1:], n, axis=1).T",
-    "all of one length": "vectors[:, -n:].T -> vectors[:, -n:].T * np.arange(1, n + 1)[:, None]",
-    "shape": "vectors[:, -n:].T -> vectors[:, -n:]",
+    "as columns": ["vectors[:, -n:].T -> vectors[-n:]", "vectors[:, -n:].T -> vectors[:n]"],
+    "largest in size": by_size,
+    "not the n with the largest": [
+        "vectors[:, -n:] -> vectors[:, -n - 1:-1]", "vectors[:, -n:] -> vectors[:, ::2][:, :n]",
+        "vectors[:, -n:] -> vectors[:, 1:n + 1]"],
+    "the whole of W": [f"length / np.sqrt(n) -> {factor}" for factor in (
+        "length", "1", "length / n", "length * np.sqrt(n)", "length / len(S)",
+        "length / np.sqrt(len(S))")],
+    "right angles": ["vectors[:, -n:].T -> np.repeat(vectors[:, -1:], n, axis=1).T",
+                     "vectors[:, -n:].T -> S[:n]", "vectors[:, -n:].T -> S[np.argsort("
+                     "np.diag(S))[-n:]]"],
+    "all of one length": [
+        "vectors[:, -n:].T -> vectors[:, -n:].T * np.arange(1, n + 1)[:, None]",
+        "_, vectors = np.linalg.eigh(S) -> values, vectors = np.linalg.eigh(S); "
+        "vectors = vectors * values"],
+    "shape": ["vectors[:, -n:].T -> vectors[:, -n:]", "vectors[:, -n:].T -> vectors.T",
+              "vectors[:, -n:].T -> vectors[:, -5:].T", "vectors[:, -n:].T -> _"],
+    "lie in none": "vectors[:, -n:].T -> np.eye(len(S))[:n]",
 })
 def _(rng):
-    C = 7
+    C = 8                                                 # five positive ones, more than n
     turn = np.linalg.qr(rng.standard_normal((C, C)))[0]
-    values = np.array([-9.0, -7.5, -2.0, 0.7, 2.5, 4.0, 5.5]) + rng.uniform(-0.4, 0.4, C)
+    values = np.array([-9.0, -7.5, -2.0, 0.7, 1.6, 2.5, 4.0, 5.5]) + rng.uniform(-0.4, 0.4, C)
     S, n, length = (turn * values) @ turn.T, int(rng.integers(3, 5)), float(rng.uniform(2, 5))
+    _, vectors = np.linalg.eigh(S)
 
-    def gram(chosen):                                     # what all rotations share
-        return chosen @ chosen.T * length ** 2 / n
+    def square(W):                                        # what all rotations share; its trace is 1
+        W = np.asarray(W, float)
+        return W.T @ W / np.sum(W * W)
 
-    def like(matrix):
-        return lambda W: np.shape(W) == (n, C) and np.allclose(np.asarray(W).T @ W, matrix)
-
-    by_size = np.argsort(np.abs(values))[-n:]
+    def has(rows):
+        return lambda W: np.allclose(square(W), square(rows))
 
     def products(W):                                      # of each row with each
         return np.asarray(W, float) @ np.asarray(W, float).T
 
-    yield Case((S, n, length), like(gram(turn[:, -n:])), {
+    def is_right(W):
+        return (np.shape(W) == (n, C) and has(vectors[:, -n:].T)(W)
+                and np.isclose(np.linalg.norm(W), length))
+
+    yield Case((S, n, length), is_right, {
         f"expected the shape {(n, C)}: one row for each direction":
             lambda W: np.shape(W) != (n, C),
-        "those are the most negative directions": like(gram(turn[:, :n])),
+        "those are the most negative directions": has(vectors[:, :n].T),
         "those eigenvalues are largest in size, and some of them are negative":
-            like(gram(turn[:, by_size])),
+            has(by_size(S, n, length)),
+        "np.linalg.eigh returns the directions as columns; those are rows of its matrix":
+            either(has(vectors[-n:]), has(vectors[:n])),
+        "the directions are right, but the whole of W has another length than the given one":
+            has(vectors[:, -n:].T),
         "the rows are not at right angles": lambda W: not np.allclose(np.triu(products(W), 1), 0),
         "the rows are not all of one length": lambda W: np.ptp(np.diag(products(W))) > 1e-6,
-        "the directions are right, but the whole of W has another length than the given one":
-            lambda W: np.allclose(np.asarray(W).T @ W / np.sum(np.square(W)),
-                                  gram(turn[:, -n:]) / length ** 2),
-        "eigh returns the directions as columns; those are rows of its matrix": lambda W: True,
+        "those are eigendirections, but not the n with the largest eigenvalues":
+            lambda W: np.allclose(square(W) @ S, S @ square(W)),
+        "the rows lie in none of the eigendirections of S: np.linalg.eigh gives them":
+            lambda W: True,
     }, about="Any rotation of the right rows is right.")
 
 
@@ -158,8 +127,12 @@ def time_to_grow(values):
 
 @exercise(time_to_grow, {
     "twice as long: the exponent is 2 l t": "np.exp(2 * values * t) -> np.exp(values * t)",
-    "the factor l in front is missing: the trace has l exp(2 l t)":
-        "values * np.exp(_) -> np.exp(_) / len(values)",
+    "at the start this sum is below 1: each term is l exp(2 l t), where l has its sign": [
+        "values * np.exp(_) -> np.exp(_) / len(values)", "values * np.exp(_) -> np.exp(_)",
+        "values * np.exp(_) -> np.abs(values) * np.exp(_)"],
+    "half as long: the exponent is 2 l t": "np.exp(2 * values * t) -> np.exp(4 * values * t)",
+    "three digits are asked: those times are too far apart": [
+        f"brentq(_, 0, 100) -> np.ceil({n} * brentq(_, 0, 100)) / {n}" for n in (1, 10, 100)],
     "all eigenvalues count, the negative ones, too":
         "(values * np.exp(_)).sum() -> (values * np.exp(_))[values > 0].sum()",
     "all eigenvalues count, not the largest alone":

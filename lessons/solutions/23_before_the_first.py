@@ -16,6 +16,8 @@ def token_sums(x):
     "that adds over the channels: tokens are axis 1": "x.sum(axis=1) -> x.sum(axis=2)",
     "a mean for a sum": "x.sum(axis=1) -> x.mean(axis=1)",
     "that is one number for all: give the axis": "x.sum(axis=1) -> x.sum()",
+    "that adds over two axes: only the index t is summed over": [
+        f"x.sum(axis=1) -> x.sum(axis={axes})" for axes in ("(0, 1)", "(1, 2)", "(0, 2)")],
 })
 def _(rng):
     yield rng.standard_normal(rng.permutation([3, 4, 5])),
@@ -56,6 +58,8 @@ def product_entry(x, w, n, o):
         "x[n] @ w[o] -> x[n] @ w[:, o]",
     "n and o are exchanged": "x[n] @ w[o] -> x[o] @ w[n]",
     "the products are right, and they are not added up yet": "x[n] @ w[o] -> x[n] * w[o]",
+    "that is one product of two numbers: add over i": [
+        f"x[n] @ w[o] -> {product}" for product in ("x[n, o] * w[n, o]", "x[n, o] * w[o, n]")],
     "that is the whole product: take one entry": "x[n] @ w[o] -> x @ w.T",
     "that is a whole row of the product: take one entry": "x[n] @ w[o] -> x[n] @ w.T",
 })
@@ -77,7 +81,12 @@ def inner_slope(a, b, t):
     "the derivative of a square is 2 s at s = a t + b, not at t":
         "2 * (a * t + b) * a -> 2 * t * a",
     "that is f(t), not its slope": "2 * (a * t + b) * a -> (a * t + b) ** 2",
+    "rates along a path multiply: yours adds them": "2 * (a * t + b) * a -> 2 * (a * t + b) + a",
+    "the derivative of a square is 2 s, and here s is a t + b": [
+        "2 * (a * t + b) * a -> 2 * a", "2 * (a * t + b) * a -> 2 * a ** 2"],
     "b is missing": "a * t + b -> a * t",
+    "the square of a sum has a product, 2 a b t, too: use the chain rule":
+        "2 * (a * t + b) * a -> 2 * a ** 2 * t + b",
     "the inner derivative is a; b does not move with t":
         "2 * (a * t + b) * a -> 2 * (a * t + b) * (a + b)",
 })

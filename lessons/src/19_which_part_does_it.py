@@ -7,16 +7,14 @@
 # After this lesson you can
 #
 # - change a value inside a running model, and leave the rest alone;
-# - make pairs of inputs that differ in one thing, and find what carries it by patching;
-# - predict from patches what muting will do, and check that against a fair control;
-# - score the heads of any language model for a known circuit;
+# - make pairs of inputs that differ in one thing, and find by patching what carries it;
+# - check what you found by muting, against a fair control;
 # - name a part that a patch cannot see.
 #
 # In the live page: [station 5](../minifpt/viewer/tour.md) of its tour, or
 # `minifpt.viewer.tour(5)` in a cell here.
 #
-# You need lessons [4](04_self_attention.ipynb) and [8](08_inside_bit_xor_and_bit_memory.ipynb). It
-# takes about an hour.
+# You need lessons [4](04_self_attention.ipynb) and [8](08_inside_bit_xor_and_bit_memory.ipynb).
 
 # %%
 import numpy as np
@@ -30,13 +28,10 @@ from minifpt.tasks.base import Choices
 # %% [markdown]
 # ## What followed it?
 #
-# The task is one of memory. Twelve different letters come in, out of sixteen. Then eleven of
-# them come again, in another order. At each of these the answer is the letter that followed it
-# the first time: after `cafe`, the letter `f` asks for `e`. The first part we call the
-# **string**, the second part the **questions**.
-#
-# A model must find the place where the letter stood, and copy what stood behind it. Both happen in
-# one forward pass, and nobody tells the model how.
+# Twelve different letters come in, out of sixteen: the **string**. Then eleven of them come again,
+# in another order: the **questions**. At each the answer is the letter that followed it the first
+# time: after `cafe`, the letter `f` asks for `e`. A model must find the place and copy what stood
+# behind it, in one forward pass.
 
 # %%
 N, LETTERS, H = 12, 16, 4                                 # length of the string, alphabet, heads
@@ -66,10 +61,9 @@ for ids, answers in zip(x.argmax(axis=-1), y, strict=True):
           "".join("abcdefghijklmnop"[i] for i in answers))
 
 # %% [markdown]
-# The model is a GPT-2 of two blocks with four heads each, 64 channels, all of it trained, from
-# random weights. We train five, which differ in their seed alone, so that no sentence below
-# rests on one run. Each sees 200 batches of 32 examples. Chance is 6 %. How many of the five are
-# right more than 90 % of the time?
+# The model is a GPT-2 of two blocks with four heads each, all of it trained from random weights. We
+# train five, which differ in their seed alone, so that no sentence below rests on one run. Chance
+# is 6 %. How many of the five are right more than 90 % of the time after 200 steps?
 
 # %%
 guess = ...                                               # of 5
@@ -93,25 +87,24 @@ print("right:", ", ".join(f"{100 * accuracy:.1f} %" for accuracy in final))
 # %% [markdown]
 # ## Two inputs that differ in one thing
 #
-# A map shows where a head looks, not whether anything depends on it (lesson 4). We do something
-# else: **activation patching**. Take an input
-# that the model answers rightly, the **clean** one. Change one thing in it, so that the right
-# answer is another one: the **corrupted** input. Run the model on the corrupted input, and while
-# it runs, replace one value inside by what it was on the clean input. If the clean answer comes
-# back, that value carries what was changed.
+# A map shows where a head looks, not whether anything depends on it. **Activation patching** does.
+# Take an input that the model answers rightly, the **clean** one, and change one thing in it so
+# that another answer is right: the **corrupted** input. Run the corrupted input, and replace one
+# value inside by what it was on the clean one. If the clean answer comes back, that value carries
+# what was changed.
 #
 # The last question is a letter $q$, which the string has before the letter $a$. Elsewhere in the
-# string a letter $r$ stands before $b$. There are two ways to turn the right answer from $a$ to
-# $b$:
+# string a letter $r$ stands before $b$. Two exchanges turn the right answer from $a$ to $b$:
 #
-# - exchange $q$ and $r$ in the string, *the letters before*: `..qa....rb..` becomes
-#   `..ra....qb..`. The place to look at is another one.
-# - exchange $a$ and $b$, *the letters after*: `..qa....rb..` becomes `..qb....ra..`. The place is
-#   the same, and what stands there is another letter.
+# - of $q$ and $r$, *the letters before*: `..qa....rb..` becomes `..ra....qb..`. The place to look
+#   at is another one.
+# - of $a$ and $b$, *the letters after*: `..qa....rb..` becomes `..qb....ra..`. The place is the
+#   same, and another letter stands there.
 #
-# Letters, length and questions stay the same, and the last question has one right answer in each of
-# the three. (With the letters after exchanged, a letter that another question asks for may stand
-# last, where nothing follows it. We read the last question only.)
+# With $s$ for the **score**, the mean over the examples of $a$'s logit minus $b$'s, a patch
+# **restores** the share $\rho$, 0 if nothing changes and 1 if the clean answer is back:
+#
+# $$ \rho = \frac{s_\text{patched} - s_\text{corrupted}}{s_\text{clean} - s_\text{corrupted}} $$
 
 # %%
 def pairs(rng, size):
@@ -144,19 +137,9 @@ for seed, model in enumerate(models):
         for name, inputs in corrupted.items()))
 
 # %% [markdown]
-# With $s$ for the score, the mean over the examples of $a$'s logit minus $b$'s, a patch
-# **restores** the share
-#
-# $$ \rho = \frac{s_\text{patched} - s_\text{corrupted}}{s_\text{clean} - s_\text{corrupted}} $$
-#
-# which is 0 if nothing changes and 1 if the model answers as on the clean input.
-#
-# ## The change, in the library
-#
 # `minifpt.trace(model, change={name: function})` runs the model with the output of one layer or
-# one operation replaced by the function's result. The operation that we want is
-# `trunk.h.0.attn.attention`: its output $Y$ `(B, T, C)` holds the heads of block 0 side by side,
-# $D = C / H$ channels each, before a projection mixes them. Which channels are those of head 0?
+# operation replaced by the function's result. We want `trunk.h.0.attn.attention`: its output $Y$
+# `(B, T, C)` holds the heads of block 0 side by side, $D = C / H$ channels each.
 
 # %%
 show(F.merge_heads)
@@ -198,9 +181,8 @@ def restored(model, inputs, change):
 clean_outputs = [outputs(run(model, clean)[1]) for model in models]
 
 # %% [markdown]
-# First whole blocks: the outputs of all four heads of block 0, or of block 1. On
-# the first kind of corrupted input, letters before, which block restores the answer: "0", "1" or
-# "both"?
+# First all four heads of a block at once. With the letters *before* exchanged, which block restores
+# the answer: `"0"`, `"1"` or `"both"`?
 
 # %%
 guess = ...
@@ -219,18 +201,14 @@ for ax, (name, shares) in zip(axes, blocks.items(), strict=True):
 picture(fig)
 
 # %% [markdown]
-# Both, on the left: each of them alone brings the whole answer back. On the right block 1 does it
-# all, and block 0 next to nothing. So what is changed with the letters *before* reaches the answer
-# through the heads of block 0, with the letters *after* hardly, with each of the five seeds.
-# Through the heads of block 1 both do.
+# Both, on the left: either brings the whole answer back. On the right block 1 does it all, and
+# block 0 next to nothing.
 #
 # ## Who matches and who copies
 #
-# A head does two things: its probabilities choose where to look, and its values say what is
-# taken from there. A trace can change the probabilities alone: the operation `softmax` in
-# block 1. We give block 1 the clean probabilities, while its values stay those of the corrupted
-# input. How many per cent does that restore with the letters before exchanged? And with the
-# letters after?
+# A head does two things: its probabilities choose where to look, and its values say what is taken
+# from there. Let us give block 1 the clean *probabilities* alone, while its values stay those of
+# the corrupted input. How many per cent does that restore with the letters before exchanged?
 
 # %%
 guess = ...                                               # per cent, letters before
@@ -246,18 +224,17 @@ for name, shares in look.items():
           ", ".join(f"{round(100 * share)}" for share in shares), "% (five seeds)")
 
 # %% [markdown]
-# So in the first kind of input all that matters is *where* block 1 looks, and in the second kind
-# where it looks is right already, and all that matters is *what* it takes from there. Together:
+# With the letters before exchanged all that matters is *where* block 1 looks. With the letters
+# after it looks at the right place already, and all that matters is *what* it takes. So:
 #
 # 1. The heads of block 0 write into each token which letter stands before it.
-# 2. The heads of block 1 compare the question with these notes: they **match**. They look at the
-#    token whose note says $q$, which is the token after $q$.
-# 3. From there they take the letter itself: they **copy**.
+# 2. The heads of block 1 **match**: they look at the token whose note says $q$, which is the one
+#    after $q$.
+# 3. From there they **copy** the letter.
 #
-# Such heads together are called a **circuit**. A head that looks at the token after an earlier copy
-# of its own token is an **induction head**, and needs a head before it that looks at the previous
-# token. If this story is right, the maps must show it. That is a prediction: in block 0 a look at
-# the token before, in block 1 a look at the token after $q$.
+# Such heads together are a **circuit**. A head that looks at the token after an earlier copy of its
+# own token is an **induction head**. If the story is right, the maps must show it: in block 0 a
+# look at the token before, in block 1 one at the token after $q$.
 
 # %%
 at = np.arange(1, N)
@@ -269,18 +246,15 @@ matrix(axes[1], after, "block 1: on the token after q", "head", "seed", limit=1)
 picture(fig)
 
 # %% [markdown]
-# They do show it. Equal shares would be less than a fifth.
+# They do. (Equal shares would be less than a fifth.)
 #
 # ## A prediction, and a control
 #
-# A patch says what one value *can* do. Does the model *need* it? Now we mute heads, on clean
-# inputs and all questions: each muted head says at each token the mean of what it says there
-# over the examples, so that nothing is lost but what depends on the example. We patch each head
-# alone (letters before), and predict from the shares: the two heads of a block that restore most
-# cost most. The control differs in one thing: the *other two heads of the same block* are muted.
-#
-# Before that, one head alone: the one of block 1 that restores most. How many per cent of the
-# answers does seed 0 lose without it?
+# A patch says what a value *can* do. Does the model *need* it? We mute heads on clean inputs: a
+# muted head says at each token its mean over the examples, so that only what depends on the example
+# is lost. We patch each head alone (letters before) and predict that the two of a block that
+# restore most cost most. The control mutes the *other two heads of the same block*. Before that:
+# how many percentage points does seed 0 lose without the best single head of block 1?
 
 # %%
 guess = ...                                               # percentage points
@@ -313,44 +287,55 @@ for i in (0, 1):
         f"(best two cost more with {(right[i, :, 2] < right[i, :, 3]).sum()} of 5 seeds)")
 
 # %% [markdown]
-# Without the best single head nearly nothing is lost: the other three do its work. A patch of one
-# head asks what it can bring back alone; muting asks whether the others can do without it. In block
-# 0 the prediction comes out with each seed: the two heads that restore most cost more than the
-# other two. In block 1 it comes out with four of five, and the two groups differ by three points at
-# most. So both steps are needed, and each is shared by its four heads.
+# Without the best single head nearly nothing is lost: the other three do its work. In block 0 the
+# prediction comes out. In block 1 the two groups are close. Both steps are needed, and each is
+# shared by its four heads. "Head 3 does it" is what we may not say.
 #
-# ## One way to be fooled
+# ## Broken on purpose: a patch that sees nothing
 #
-# With the second kind of input alone, letters after, we would have read from the right picture
-# above: *block 0 restores nothing, so it has no part in this*. Yet without its four heads the model
-# is right for one question in seven or eight.
+# With the letters after alone we would have read from the picture: *block 0 restores nothing, so it
+# has no part in this*. Yet without all four of its heads the model is nearly always wrong.
 #
-# A patch can only find what carries the **difference** of the two inputs. At the token after $q$
-# the note of block 0 says "before me stands $q$" in the clean input, and still says so when the
-# letters after are exchanged. How far does the output of block 0's heads at that token move from
-# the clean one, relative to its size?
+# A patch finds only what carries the **difference** of the two inputs. Block 0's note says "before
+# me stands $q$", and says so in both inputs when the letters after are exchanged. So a patch says
+# "not this difference", never "no part in it". Change one thing in each pair, and make several
+# kinds of pairs.
+#
+# ## Exercises
+#
+# Solutions are in `solutions/19_which_part_does_it.py`.
+#
+# **1.** The share that a patch restores, from three runs' logits.
 
 # %%
-for name, inputs in corrupted.items():
-    change = [np.linalg.norm((outputs(run(model, inputs)[1])[0] - Y[0])[row, place + 1])
-              / np.linalg.norm(Y[0][row, place + 1])
-              for model, Y in zip(models, clean_outputs, strict=True)]
-    print(f"letters {name:6} exchanged:", ", ".join(f"{value:.2f}" for value in change))
+def restored_share(clean, corrupted, patched, right, other):
+    """logits (B, V) of three runs; right and other (B,), letters of each example -> a number"""
+    return ...
+
+
+check("restored_share", restored_share)
+
 
 # %% [markdown]
-# With the letters after exchanged the note moves about half as far. A likely reason: the heads look
-# at the token itself, too, which is another letter now. What the question is compared with seems to
-# have stayed, since the patch restores next to nothing. A patch says "not this difference", and
-# never "no part in it". Change one thing in each pair, and make several kinds of pairs.
-#
-# ## And a real language model?
+# **2.** A score for induction heads, for any text. For each token whose letter occurred earlier in
+# the same example: the attention to the token after its *last* earlier occurrence. The mean over
+# all such tokens of all examples.
+
+# %%
+def induction_score(A, ids):
+    """A (B, H, T, T), ids (B, T) -> (H,)"""
+    return ...
+
+
+check("induction_score", induction_score)
+
+
+# %% [markdown]
+# ## Going further: a real language model
 #
 # Large language models have induction heads (Olsson et al. 2022, arXiv 2209.11895). Has ours, which
-# read novels byte by byte? A string of 24 random letters comes twice. For each of the model's 24
-# heads we measure two shares: its **induction score**, what a letter of the second time gives to
-# the token *after* the same letter of the first time, and, for the other half of the circuit, what
-# each token gives to the token before. How many of the 24 heads have an induction score above one
-# half?
+# read novels byte by byte? A string of 24 random letters comes twice. How many of its 24 heads give
+# more than half of their attention to the token after the letter's first copy?
 
 # %%
 guess = ...                                               # induction heads, of 24
@@ -372,52 +357,12 @@ matrix(axes[1], before, "share on the token before", "head", "block", limit=1)
 picture(fig)
 
 # %% [markdown]
-# None. But one head of block 0 looks at the token before, as all heads of block 0 do in our small
-# models. So half of the circuit is there, and the half that would match is not. Whether a larger
-# model or a longer training would grow it, these runs cannot say.
+# None. But one head of block 0 looks at the token before: half of the circuit is there, and the
+# half that would match is not. Whether a larger model would grow it, this run cannot say.
 #
-# ## What we know now
-#
-# In five of five small models the same two steps answer the question, in the same two blocks:
-# block 0 notes the letter before, block 1 matches the question with the notes and copies.
-# Patches found it and the maps agree. What we may not say is "head 3 does it": the work is shared,
-# and a model manages without any single head.
-#
-# ## Exercises
-#
-# Solutions are in `solutions/19_which_part_does_it.py`.
-#
-# **1.** The share that a patch restores, from three runs' logits. The score is the mean over the
-# examples of the right letter's logit minus the other one's.
-
-# %%
-def restored_share(clean, corrupted, patched, right, other):
-    """logits (B, V) of three runs; right and other (B,), letters of each example -> a number"""
-    return ...
-
-
-check("restored_share", restored_share)
-
-
-# %% [markdown]
-# **2.** A score for any text, where letters come again in any order and more than once. For each
-# token whose letter occurred earlier in the same example: the attention to the token after its
-# *last* earlier occurrence. The mean over all such tokens of all examples.
-
-# %%
-def induction_score(A, ids):
-    """A (B, H, T, T), ids (B, T) -> (H,)"""
-    return ...
-
-
-check("induction_score", induction_score)
-
-
-# %% [markdown]
 # **3.** *Open.* A control for any set of heads: as many others, in each block as many as were
-# there. Then choose heads of `lm` above, mute them and the control, and measure on a text of
-# yours what each costs (run `lm.logits(ids)` inside `minifpt.trace(lm, change=...)`; the layers of
-# `lm` have the names that its own trace shows). Which set of heads costs most against its control?
+# there. Then mute heads of `lm` and their control on a text of yours (`lm.logits(ids)` inside
+# `minifpt.trace(lm, change=...)`). Which set costs most against its control?
 
 # %%
 def fair_control(heads, n_head):
@@ -428,6 +373,4 @@ def fair_control(heads, n_head):
 check("fair_control", fair_control)
 
 # %% [markdown]
-# **Next**: patch a run of your own, `minifpt.load("runs/bit-xor")`, and ask of the value that
-# restores most which control would have to restore nothing. Or ask which part of a model has to
-# learn, in [lesson 20](20_one_per_cent.ipynb).
+# **Next**: which part of a model has to *learn*? [Lesson 20](20_one_per_cent.ipynb) asks.

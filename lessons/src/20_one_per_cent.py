@@ -6,13 +6,12 @@
 #
 # After this lesson you can
 #
-# - derive the gradients of a low-rank adapter, and say what each way to start it does;
-# - merge an adapter into the weight;
+# - derive the gradients of a low-rank adapter, and say how it must start;
 # - compare parts of a model at equal numbers, each at its own learning rate;
 # - say why no part is the best one for every task.
 #
 # You need lessons [1](01_gradients_by_hand.ipynb), [7](07_freeze_masks.ipynb) and
-# [13](13_transfer.ipynb). It takes about an hour.
+# [13](13_transfer.ipynb).
 
 # %%
 import numpy as np
@@ -21,7 +20,7 @@ from tqdm import tqdm
 import minifpt
 from minifpt import adapters
 from minifpt.exercises import check
-from minifpt.exercises.lesson import bars, color, curves, figure, picture, reveal, show
+from minifpt.exercises.lesson import bars, color, reveal, show
 from minifpt.layers import Linear
 from minifpt.tasks.text import Text
 from minifpt.training import evaluate
@@ -30,10 +29,9 @@ from minifpt.training import evaluate
 # ## Text from right to left
 #
 # The shipped model `minigpt-tiny` has read novels, byte by byte: 2 blocks, 32 channels. We ask it
-# to read from right to left: after `.dne e` comes `h`. Letters and words are the same, and what
-# follows what is new. If the model gave all 256 bytes equal probability, its loss would be
-# $\ln 256 = 5.5$ nats a byte. On text from left to right it has about 2. How many nats has it from
-# right to left, before it learns anything?
+# to read from right to left: after `.dne e` comes `h`. If it gave all 256 bytes equal probability,
+# its loss would be $\ln 256 = 5.5$ nats a byte; from left to right it has about 2. How many nats
+# has it from right to left, before it learns anything?
 
 # %%
 guess = ...                                               # nats a byte
@@ -79,79 +77,18 @@ reveal(guess, before["right to left"], "nats")
 print(", ".join(f"{name}: {loss:.2f} nats" for name, loss in before.items()))
 
 # %% [markdown]
-# ## How many directions does training need?
-#
-# First the costly way: all of the trunk is trained, 150 steps of 16 passages, five seeds. Take a
-# weight $W$ and its **change** $\Delta W$, after minus before. Any matrix is a sum of outer
-# products, $\Delta W = \sum_i \sigma_i\, u_i v_i^\top$, with the largest **singular value**
-# $\sigma_1$ first. Each term reads one direction of the input and writes one direction of the
-# output. The number of terms that are not zero is the **rank**, here 32 at most, and the first $r$
-# terms are the best approximation of rank $r$.
-#
-# In each of the trunk's eight weight matrices we keep the $r$ largest terms of the change. All else
-# stays as trained. Which is the smallest $r$ of 0, 1, 2, 4, 8, 16 and 32 that keeps at least 90 %
-# of what training gained on the test, on the mean of the five seeds?
-
-# %%
-guess = ...
-
-# %%
-def matrices(model):
-    """{name: parameter} of the trunk's weight matrices: those of attention and feed-forward."""
-    return {name: p for name, p in model.trunk.named_parameters() if p.group in ("attn", "mlp")
-            and p.data.ndim == 2}
-
-
-def loss_of(model, data=test):
-    return evaluate(model, text, *data)[0]
-
-
-old = {name: p.data for name, p in matrices(reader()).items()}
-RANKS = [0, 1, 2, 4, 8, 16, 32]
-by_rank, changes = [], []
-for seed in tqdm(range(5)):
-    model = train(reader(), text, 3e-3, seed)
-    parts = {name: np.linalg.svd(p.data - old[name], full_matrices=False)
-             for name, p in matrices(model).items()}
-    changes.append(parts["h.0.attn.c_attn.weight"][1])
-    losses = []
-    for r in RANKS:
-        for name, p in matrices(model).items():
-            u, sigma, vt = parts[name]
-            p.data[...] = old[name] + (u[:, :r] * sigma[:r]) @ vt[:r]
-        losses.append(loss_of(model))
-    by_rank.append(losses)
-by_rank = np.array(by_rank)                               # (5 seeds, ranks)
-gain = before["right to left"] - by_rank.mean(axis=0)
-share = gain / gain[-1]
-reveal(guess, next(r for r, s in zip(RANKS, share, strict=True) if s >= 0.9))
-fig, axes = figure(2, width=4.0)
-curves({"": np.array(changes) / np.max(changes, axis=1, keepdims=True)}, xlabel="i", ax=axes[0],
-       title="The change of c_attn in block 0 has full rank", ylabel="singular value / the largest")
-curves({"": by_rank}, "A few directions have most of the gain", "rank that is kept of each change",
-       "nats a byte, test", x=[str(r) for r in RANKS], styles=["o-"], ax=axes[1])
-picture(fig)
-print("kept of the gain:", ", ".join(f"rank {r}: {100 * s:.0f} %"
-                                     for r, s in zip(RANKS, share, strict=True)))
-
-# %% [markdown]
-# The singular values fall without a step: the change has full rank. But the terms are of unequal
-# worth. (At rank 0 the trained layer norms, biases and positions hold what is left of the gain.) So
-# a low rank does not come by itself. It is a restriction, and we choose it.
-#
 # ## Low-rank adaptation
 #
-# Keep $W$ `(n_in, n_out)` frozen and write the change as a product from the start. This is
-# **LoRA**, low-rank adaptation (Hu et al. 2021, [arXiv
+# Keep $W$ `(n_in, n_out)` frozen, and learn a change beside it that is a product of two thin
+# matrices. This **adapter** is called **LoRA**, low-rank adaptation (Hu et al. 2021, [arXiv
 # 2106.09685](https://arxiv.org/abs/2106.09685)):
 #
 # $$ y = x\,W + b + s\,(x A)\,B, \qquad s = \frac{\alpha}{r} $$
 #
-# with $A$ `(n_in, r)`, $B$ `(r, n_out)`, and a number $\alpha$ that is chosen once; the division by
-# $r$ keeps the size of the change about the same when $r$ is varied. (The library's default is
-# $\alpha = r$, so $s = 1$.) This is an **adapter**: new parameters beside frozen ones. It has
-# $r\,(n_\text{in} + n_\text{out})$ numbers. GPT-2 base has 12 blocks of 768 channels. With rank 4
-# on each `c_attn`, 768 to 2304 channels, how many numbers are trained, in per cent of the trunk's?
+# with $A$ `(n_in, r)`, $B$ `(r, n_out)`, and a number $\alpha$ that is chosen once. $r$ is the
+# **rank**: the change reads only $r$ directions of the input. GPT-2 base has 12 blocks of 768
+# channels. With rank 4 on each `c_attn`, 768 to 2304 channels, how many numbers are trained, in per
+# cent of the trunk's?
 
 # %%
 guess = ...                                               # per cent
@@ -163,16 +100,15 @@ reveal(guess, 100 * new / total, "%")
 print(f"{new:,} beside {total:,}")
 
 # %% [markdown]
-# For the gradients, name the middle $h = xA$. Both $A$ and $B$ are the weights of linear layers
-# (lesson 1), one after the other, and $x$ goes two ways: through $W$ and through $A$. So its
-# gradient has two terms. With $x$ `(N, n_in)` and $dh$ `(N, r)`:
+# $A$ and $B$ are the weights of two linear layers (lesson 1), one after the other, with $h = xA$
+# between them. And $x$ goes two ways, through $W$ and through $A$, so its gradient has two terms.
+# With $x$ `(N, n_in)` and $dh$ `(N, r)`:
 #
 # $$ dB = s\,h^\top dy, \qquad dh = s\,dy\,B^\top, \qquad dA = x^\top dh, \qquad
 #    dx = dy\,W^\top + dh\,A^\top $$
 #
 # $W$ gets none: the product $x^\top dy$ is never computed (lesson 7). After training an adapter is
-# **merged** into its weight, since $x W + s (x A) B = x\,(W + s A B)$, and the model is as fast as
-# before (exercise 2). In the library:
+# **merged** into its weight, since $x W + s (x A) B = x\,(W + s A B)$.
 
 # %%
 show(adapters.LoRA.forward, adapters.LoRA.backward)
@@ -207,9 +143,8 @@ print(minifpt.gradcheck(started(1, 1), some))
 # %% [markdown]
 # ## Where to start
 #
-# The library starts with a random $A$ and with $B = 0$. There are four ways: each of the two can be
-# 0 or random. A good start leaves the model as it was, and it can learn. Look at the formulas: how
-# many of the four do both?
+# $A$ and $B$ can each start at 0 or random: four ways. A good start leaves the model as it was, and
+# it can learn. Look at the formulas: how many of the four do both?
 
 # %%
 guess = ...                                               # of 4
@@ -239,27 +174,20 @@ print(*lines, sep="\n")
 
 # %% [markdown]
 # Two do. With $B = 0$ the first $dA = s\,x^\top dy\,B^\top$ is zero, and $dB$ is not. After one
-# step $B$ has moved, and $A$ learns from then on. With both zero each gradient has a factor zero,
-# and nothing ever moves. With both random the model begins as another one.
+# step $B$ has moved, and $A$ learns from then on. With both zero nothing ever moves. The library
+# starts with $B = 0$.
 #
 # ## Which part?
 #
-# Now to the question. Three parts of the trunk have nearly as many numbers:
+# Three parts of the trunk have nearly as many numbers: *layer norms and positions*, which lesson 0
+# trains (832); *biases* (736; *BitFit*, Ben Zaken et al. 2021, [arXiv
+# 2106.10199](https://arxiv.org/abs/2106.10199)); *LoRA* of rank 2 on attention (768). The whole
+# trunk has 25,984. We ask on two tasks: text from right to left, and printed digits as 16 patches.
+# For digits the model gets a new input and a new output layer, trained in each arm; so one more arm
+# trains nothing of the trunk.
 #
-# - layer norms and positions, which lesson 0 trains: 832, of which 512 are the 16 positions in use;
-# - biases, all of the trunk's, those of the layer norms, too (*BitFit*, Ben Zaken et al. 2021,
-#   [arXiv 2106.10199](https://arxiv.org/abs/2106.10199)): 736;
-# - LoRA of rank 2 on attention: 768.
-#
-# We hold them against the whole trunk, with 25,984 numbers, and ask on two tasks: text from right
-# to left, and printed digits (lesson 9) as 16 patches of 7 x 7 pixels. For the digits the model
-# gets a new input and a new output layer, and they are trained in each arm. So there is one more
-# arm, in which nothing of the trunk is trained.
-#
-# A fair comparison gives each arm its own learning rate (lesson 12). It is chosen on other examples
-# than the test's, with two seeds of its own, going up or down a ladder until both neighbours are
-# worse. The test has five other seeds. All arms see the same batches with the same seed, so we
-# compare them seed by seed (lesson 13).
+# Each arm has its own learning rate, chosen on other examples than the test's, with two seeds of
+# its own, going up or down a ladder until both neighbours are worse. The test has five other seeds.
 
 # %%
 RATES = [1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0]
@@ -296,7 +224,7 @@ def table(results, digits, start=None):
 
 
 # %% [markdown]
-# Which of the three small parts is the worst on text? And which is the best on digits? For example
+# Which of the three small parts is the worst on text, and which is the best on digits? For example
 # `"lora, lora"`, with `norms`, `biases` and `lora` as names.
 
 # %%
@@ -320,7 +248,7 @@ def arm_of(model, arm, seed):
 
 def measure_text(arm, rate, seed, for_choice):
     model = train(arm_of(reader(), arm, seed), text, rate, seed)
-    return loss_of(model, validation if for_choice else test)
+    return evaluate(model, text, *(validation if for_choice else test))[0]
 
 
 class SomeDigits(minifpt.tasks.Choices):
@@ -371,17 +299,14 @@ table(on_text, 3, before["right to left"])
 table(on_digits, 1)
 
 # %% [markdown]
-# Layer norms and positions: the same part is the worst of the three on text and the best on digits,
-# with each of the five seeds both times. On text, biases and LoRA are too close to say which is
-# better. Each has about three quarters of what the whole trunk gains, with 3 % of its numbers. On
-# digits, layer norms and positions cannot be told from the whole trunk, in these 150 steps, nor
-# biases and LoRA from a trunk in which nothing is trained.
+# Layer norms and positions: the same part is the worst on text and the best on digits. On text,
+# biases and LoRA have most of what the whole trunk gains, with 3 % of its numbers. On digits they
+# can hardly be told from a trunk in which nothing is trained.
 #
 # So "LoRA or layer norms?" has no answer without a task. Why this one? The trunk learned its
-# positions on lines of text. The 16 patches of an image are four rows of four, and what a patch
-# means depends on its place in them. Our guess is that digits need new **positions** above all.
-# Then positions alone must do it on the digits, and so must LoRA once it has the positions, too:
-# rank 1 on attention and 16 positions, 896 numbers. How many per cent has LoRA with the positions?
+# positions on lines of text, and what a patch means depends on its place in four rows of four. Our
+# guess: digits need new *positions* above all. Then LoRA must do it, too, once it has them: rank 1
+# and 16 positions, 896 numbers. How many per cent has it?
 
 # %%
 guess = ...
@@ -393,16 +318,15 @@ table(more, 1)
 print("trained numbers:", ", ".join(f"{arm} {size(digit_model(arm, 0))}" for arm in PARTS))
 
 # %% [markdown]
-# Both come out as predicted. Positions alone, 512 numbers, do as well as with the layer norms. LoRA
-# with positions is ahead of LoRA without them with each of the five seeds, though its rank is half.
-# Whether a few numbers are enough depends on whether they reach what the task changes.
+# So it comes out. Positions alone, 512 numbers, do as well as with the layer norms, and LoRA with
+# positions is ahead of LoRA without them, at half the rank. Whether a few numbers are enough
+# depends on whether they reach what the task changes.
 #
 # ## Broken on purpose
 #
 # Suppose that we forget the second way of $x$: `backward` returns $dy\,W^\top$ without
-# $dh\,A^\top$. The model has four adapters, on `c_attn` and `c_proj` of two blocks, so eight
-# gradients. How many of the eight are wrong at the start, where $B = 0$? And how many once $B$ has
-# moved? For example `"4, 4"`.
+# $dh\,A^\top$. The model has four adapters, so eight gradients. How many are wrong at the start,
+# where $B = 0$? And how many once $B$ has moved? For example `"4, 4"`.
 
 # %%
 guess = ...
@@ -437,19 +361,8 @@ for b, name in enumerate(("with B = 0", "with B random")):
 # %% [markdown]
 # At the start the missing term $s\,dy\,B^\top A^\top$ is zero, so no gradient is wrong. `gradcheck`
 # finds the fault all the same: it looks again with parameters that it has moved a little. Once $B$
-# has moved, all gradients below the topmost adapter are wrong. That one is right as ever: its own
-# gradients need only the $dy$ that arrives, and no layer above it forgets anything. Two rules
-# follow. Check gradients away from special values such as 0. And check the gradient of a layer's
-# input, too, even where nothing in the layer but the adapter is trained.
-#
-# ## What we know now
-#
-# A small part of a model can learn a good share of what the whole would: on text each of three
-# small parts had about three quarters of the gain, with 3 % of the numbers. On digits one had all
-# of it, and the two others none that we could see. Which part is enough depends on the task. A low
-# rank is a restriction that we choose: the change that we looked at has full rank, and with rank 4
-# of each change 85 % of the gain is kept. An adapter starts with one factor at zero, so that the
-# model is unchanged and can learn.
+# has moved, all gradients below the topmost adapter are wrong. So check gradients away from special
+# values such as 0, and check that of a layer's input, too.
 #
 # ## Exercises
 #
@@ -469,20 +382,7 @@ check("largest_rank", largest_rank)
 
 
 # %% [markdown]
-# **2.** Several adapters for one layer, for example for two languages, are merged into its weight.
-# Each has a rank and an $\alpha$ of its own.
-
-# %%
-def merge(W, adapters):
-    """W (n_in, n_out), [(A, B, alpha), ...] -> a new W"""
-    return ...
-
-
-check("merge", merge)
-
-
-# %% [markdown]
-# **3.** The gradients of a LoRA whose $W$ is frozen. All axes of $x$ but the last are rows.
+# **2.** The gradients of a LoRA whose $W$ is frozen. All axes of $x$ but the last are rows.
 
 # %%
 def lora_backward(dy, x, W, A, B, s):
@@ -494,11 +394,10 @@ check("lora_backward", lora_backward)
 
 
 # %% [markdown]
-# **4.** *Open.* A fair rule first: for arms of your own, choose each arm's rate, and report its
+# **3.** *Open.* A fair rule first: choose each arm's rate by its validation scores, and report its
 # test scores, one for each seed. Then a measurement: set `RUN` to `True` and choose the arms. Where
 # does LoRA help most, on attention or on `mlp.*`? Is rank 4 on one layer better than rank 1 on
-# four? Which 512 numbers read text from right to left best? Does the order on digits stay with 300
-# steps?
+# four?
 
 # %%
 def fair_tests(train, arms, rates, seeds):

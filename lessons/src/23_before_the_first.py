@@ -10,10 +10,9 @@
 # - read a formula with a sum sign as a line of NumPy;
 # - say what a derivative is as a rate, and follow it through two functions.
 #
-# You need Python. If you are in a hurry, do the five exercises at the end first. **If all five pass
-# at the first try, begin with [lesson 0](00_a_language_model_learns_xor.ipynb).** If one of 1 to 3
-# does not work, read the first two sections; if 4 or 5 does not, the last two. It takes about 45
-# minutes.
+# You need Python. Try the four exercises at the end first. **If all four pass at once, begin with
+# [lesson 0](00_a_language_model_learns_xor.ipynb).** If one of 1 to 3 does not work, read the first
+# two sections; if 4 does not, the last two.
 
 # %%
 import numpy as np
@@ -84,8 +83,8 @@ picture(fig)
 print("row 1 times column 0, by hand:", sum(x[1, i] * w.T[i, 0] for i in range(3)), "=", y[1, 0])
 
 # %% [markdown]
-# The library's first layer is one such product, and a number $b_o$ added to each column. (Read only
-# the first line of its text and its last line. The cache is for the way back: lesson 1.)
+# The library's first layer is one such product, and a number $b_o$ added to each column. (The cache
+# and `need` are for the way back: lesson 1.)
 
 # %%
 show(F.linear)
@@ -98,8 +97,8 @@ show(F.linear)
 #
 # $$ f(t + h) \approx f(t) + f'(t)\, h $$
 #
-# So a derivative can be measured: see how far $f$ moved, and divide by the turn $h$. More often it
-# is computed. Four rules are enough for lesson 1:
+# So a derivative can be measured: see how far $f$ moved, and divide by the turn $h$. Or it is
+# computed. Four rules are enough for lesson 1:
 #
 # | $f(t)$ | $f'(t)$ |
 # |---|---|
@@ -137,8 +136,7 @@ picture(fig)
 #
 # ## Exercises
 #
-# Write in place of the dots and run the cell. The check draws new numbers each time. Solutions are
-# in `solutions/23_before_the_first.py`.
+# Write in place of the dots and run the cell. Solutions are in `solutions/23_before_the_first.py`.
 #
 # **1.** Add over the tokens.
 
@@ -188,6 +186,8 @@ check("inner_slope", inner_slope)
 
 
 # %% [markdown]
+# ## Going further
+#
 # **5.** *Open.* Someone gives you a function of one number, and you can only call it. Measure its
 # slope at $t$, to at least four digits. How small a turn do you take? Lesson 1 comes back to this.
 

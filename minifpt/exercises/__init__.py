@@ -24,7 +24,7 @@ import re
 import sys
 import traceback
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -65,6 +65,12 @@ class Case:
     take: object = lambda result: result
     where: str = ""
 
+    @property
+    def names(self):
+        """Return the names of the arguments, as the solution has them."""
+        names = [*inspect.signature(self.exercise.solution).parameters] if self.exercise else []
+        return (names + ["args"] * len(self.args))[:len(self.args)]
+
     def output_of(self, function, args=None):
         """Return what a function puts out for copies of the arguments, or for these."""
         return self.take(function(*args or copy.deepcopy(self.args), **fresh(self.options)))
@@ -90,6 +96,7 @@ class Exercise:
     refused   {words of the hint of a case: mistake}, for tests: where many answers are right, the
               cases say what is wrong with others.
     is_file   whether a line of an error is one of the reader's file, not of the function.
+    is_open   whether it is a lesson's open question, its last one, which counts in no table.
     """
 
     solution: object
@@ -100,16 +107,16 @@ class Exercise:
     rtol: float = 1e-6
     draws: int = DRAWS
     is_file: bool = False
+    is_open: bool = False
 
     def __call__(self, *args):
-        with contextlib.closing(self.draw(*args)) as cases:    # it may hold a patch of the library
-            for case in cases:
-                case = case if isinstance(case, Case) else Case(case)
-                case.rtol, case.about = case.rtol or self.rtol, case.about or self.about
-                if case.answer is None:
-                    case.answer = case.output_of(self.solution)
-                case.exercise = self
-                yield case
+        for case in self.draw(*args):
+            case = case if isinstance(case, Case) else Case(case)
+            case.rtol, case.about = case.rtol or self.rtol, case.about or self.about
+            if case.answer is None:
+                case.answer = case.output_of(self.solution)
+            case.exercise = self
+            yield case
 
     @functools.cached_property
     def wrong_answers(self):
@@ -217,12 +224,11 @@ def result_of(exercise, answer, *args):
 
 def ask_all(exercise, answer, *args):
     """Ask all cases of an exercise drawn with ``args``; raises as :func:`ask` does."""
-    with contextlib.closing(exercise(*args)) as cases:
-        for case in cases:
-            try:
-                ask(answer, case)
-            except Wrong as e:
-                raise Wrong(case.where + str(e)) from None
+    for case in exercise(*args):
+        try:
+            ask(answer, case)
+        except Wrong as e:
+            raise Wrong(case.where + str(e)) from None
 
 
 class Wrong(Exception):
@@ -232,8 +238,6 @@ class Wrong(Exception):
 def ask(function, case):
     """Raise :class:`Wrong` for a wrong answer to a case, ``NotImplementedError`` for none."""
     is_file = case.exercise.is_file
-    names = [*inspect.signature(case.exercise.solution).parameters][:len(case.args)]
-    names += ["args"] * (len(case.args) - len(names))
     try:
         args = copy.deepcopy(case.args)                   # a reader's cache may refuse
         output = case.output_of(function, args)
@@ -250,7 +254,7 @@ def ask(function, case):
             text = ("a product sums over an axis that both factors share; here it has length "
                     f"{sizes[2]} in one and {sizes[1]} in the other: is a transpose missing?")
         raise Wrong(f"It raised {type(e).__name__}{where}: {text} "
-                    f"(arguments: {_described(names, case.args)}).") from None
+                    f"(arguments: {_described(case.names, case.args)}).") from None
     if output is None:
         raise Wrong("It returns nothing: is a return missing?")
     parts = output if isinstance(output, (tuple, list)) else (output,)
@@ -270,7 +274,7 @@ def ask(function, case):
         right = _same(output, case.answer, case.rtol)
     if not right:
         raise Wrong(_hint(output, case))
-    for name, before, after in zip(names, case.args, args, strict=True):
+    for name, before, after in zip(case.names, case.args, args, strict=True):
         if not _unchanged(after, before):
             raise Wrong("The value is right, but your function changes one of its arguments in "
                         f"place, {name}: work on a copy, or put it back.")
@@ -278,7 +282,7 @@ def ask(function, case):
 
 def mistake_of(output, case):
     """Return the hint for the mistake with this output, or ``None``; two may agree by chance."""
-    return next((_sentence(hint) for rtol in (min(1e-10, case.rtol), case.rtol)
+    return next((_sentence(hint, case.names) for rtol in (min(1e-10, case.rtol), case.rtol)
                  for hint, mistake in case.wrong_outputs if _same(output, mistake, rtol)), None)
 
 
@@ -294,12 +298,12 @@ def _hint(output, case):
     for hint, mistake in case.mistakes.items():
         with contextlib.suppress(Exception):              # a predicate on an odd output
             if mistake(output) if callable(mistake) else _same(output, mistake, case.rtol):
-                return _sentence(hint)
+                return _sentence(hint, case.names)
     for hint, mistake in mistakes:                        # with other numbers
         with contextlib.suppress(Exception):              # an output that has no shape
             if any(np.shape(a) == np.shape(b) != np.shape(c)
                    for a, b, c in _parts(output, mistake, case.answer)):
-                return _sentence(hint)
+                return _sentence(hint, case.names)
     hint = "" if callable(case.answer) else _general_hint(output, case)
     return hint or case.about or "No known mistake looks like this: try it on an array so small " \
                                  "that you can do it by hand."
@@ -314,10 +318,11 @@ def _parts(output, mistake, answer):
     return [values]
 
 
-def _sentence(hint):
-    """Return a hint as a sentence: a symbol at its beginning (``dA``, ``w``) stays as it is."""
+def _sentence(hint, names=()):
+    """Return a hint as a sentence: a symbol at its beginning (``dA``, ``w``) stays as it is, and so
+    does an argument, one of ``names``."""
     word = re.match(r"[a-z]+(?=[ ,'])", hint)
-    if word and (len(word[0]) > 3 or word[0] in SHORT):
+    if word and word[0] not in names and (len(word[0]) > 3 or word[0] in SHORT):
         hint = hint[0].upper() + hint[1:]
     return hint if hint.endswith(("?", ".")) else hint + "."
 
@@ -339,7 +344,7 @@ def _general_hint(output, case):
             return f"Return {len(case.answer)} values; yours returns {n}."
         for i, (a, b) in enumerate(zip(output, case.answer, strict=True)):
             if not _same(a, b, case.rtol):
-                hint = _general_hint(a, Case(case.args, b, rtol=case.rtol, about=case.about))
+                hint = _general_hint(a, replace(case, answer=b))
                 return f"Value {i + 1} of {len(case.answer)}: {hint}"
     if not _is_numeric(case.answer):
         return case.about
@@ -365,10 +370,12 @@ def _general_hint(output, case):
                 "constant factor, a sum for a mean or a mean for a sum.")
     i = np.unravel_index(np.argmax(np.abs(a - b)), a.shape)
     where = f"at [{', '.join(map(str, i))}] " * bool(i)
+    known = case.exercise and not case.exercise.is_file
+    given = f", with {_described(case.names, case.args)}" if known else ""
     a, b = a[i], b[i]
     start = max(4, len(f"{abs(b):.0f}"))                  # 186620, not 1.866e+05
     digits = next((n for n in range(start, 17) if f"{a:.{n}g}" != f"{b:.{n}g}"), 17)
-    return f"{case.about} The largest difference: {where}yours is {a:.{digits}g}, " \
+    return f"{case.about} The largest difference{given}: {where}yours is {a:.{digits}g}, " \
            f"it should be {b:.{digits}g}.".lstrip()
 
 
@@ -482,3 +489,4 @@ def _load():
         spec = importlib.util.spec_from_file_location(name, path)
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
+        [*EXERCISES.values()][-1].is_open = True

@@ -127,7 +127,8 @@ def load_functions(path, stuck):
 
 def load_notebook(path, stuck):
     """Read a notebook; return {exercise: lesson} of the lessons whose exercises it checks, or else
-    defines, and the function that checks an exercise.  Only what the exercise needs is run."""
+    defines, without their open ones, and the function that checks an exercise.  Only what the
+    exercise needs is run."""
     cells = code_cells(path)
     statements, unreadable = statements_of(cells)
     exercises._load()
@@ -153,7 +154,8 @@ def load_notebook(path, stuck):
         if result.status != PASSED:
             result.hint += "".join(errors[:1])
         return result
-    return {name: n for name, n in lesson_of.items() if n in lessons}, judge
+    return {name: n for name, n in lesson_of.items()
+            if n in lessons and not EXERCISES[name].is_open}, judge
 
 
 def code_cells(path):

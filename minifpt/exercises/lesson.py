@@ -5,6 +5,7 @@ Outside a notebook they do nothing that can be seen, apart from :func:`reveal`, 
 """
 
 import base64
+import contextlib
 import inspect
 import io
 import itertools
@@ -58,6 +59,10 @@ def reveal(guess, answer, unit=""):
     if guess is ... or guess is None:
         print(f"No guess yet. Answer: {words(answer)}.")
         return
+    if isinstance(guess, str):                            # "5 %" and "5" are 5
+        guess = guess.strip().removesuffix(unit).strip()
+        with contextlib.suppress(ValueError):
+            guess = float(guess) if isinstance(answer, numbers.Real) else guess
     number = isinstance(guess, numbers.Real) and isinstance(answer, numbers.Real)
     same = np.isclose(guess, answer, rtol=0.05) if number else (
         str(guess).strip().lower() == str(answer).strip().lower())

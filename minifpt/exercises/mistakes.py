@@ -40,7 +40,14 @@ MISTAKES = {
             "(centred * centred).mean(axis=-1, keepdims=True) -> "
             "((centred * centred).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1))",
         "divided by the variance, not by its root": "np.sqrt(_) -> (_)",
-        "each token has its own mean": "x.mean(axis=-1, keepdims=True) -> x.mean()",
+        "each token has its own mean": [
+            "x.mean(axis=-1, keepdims=True) -> x.mean()", *(
+                (f"x.mean(axis=-1, keepdims=True) -> x.mean({axis})",
+                 f"(centred * centred).mean(axis=-1, keepdims=True) -> "
+                 f"(centred * centred).mean({axis})") for axis in ("", "axis=0"))],
+        "each token has its own variance":
+            "(centred * centred).mean(axis=-1, keepdims=True) -> (centred * centred).mean()",
+        "the scale comes first, then the bias": "xhat * w + b -> (xhat + b) * w",
         "the bias is missing": "xhat * w + b -> xhat * w",
         "the scale is missing": "xhat * w + b -> xhat + b"},
     "layer_norm_backward": {
@@ -50,6 +57,8 @@ MISTAKES = {
         "a sum for a mean": "_.mean(-1, keepdims=True) -> _.sum(-1, keepdims=True)",
         "rstd is missing": "_ * rstd -> _",
         "the scale is missing: g is dy * w": "g = dy * w -> g = dy",
+        "the scale comes before the means: they are means of g, which is dy * w":
+            "dx = _ -> g = dy; dx = _ * w",
         "the factor xhat is missing: y is xhat * w + b": "dy * xhat -> dy",
         SUM_FOR_MEAN: "dy.reshape(-1, len(w)).sum(axis=0) -> dy.reshape(-1, len(w)).mean(axis=0)",
         "a mean for a sum in dw: each token adds its whole share":
@@ -86,7 +95,9 @@ MISTAKES = {
         "the exponential overflows: subtract the largest x of each row first": "x - _ -> x",
         "the exponential overflows: subtract the largest x of each row, not of all rows":
             "x.max(axis=-1, keepdims=True) -> x.max()",
-        "each row sums to 1, not the whole array": "e.sum(axis=-1, keepdims=True) -> e.sum()",
+        "each row sums to 1, not the whole array": [
+            ("e.sum(axis=-1, keepdims=True) -> e.sum()", change)
+            for change in ("x.max(axis=-1, keepdims=True) -> x.max()", "x - _ -> x", "e -> e")],
         "each row sums to 1, along the last axis": [
             "e.sum(axis=-1, keepdims=True) -> e.sum(axis=0, keepdims=True)", *(
                 (f"x.max(axis=-1, keepdims=True) -> x.max(axis={axis}, keepdims=True)",
@@ -176,12 +187,23 @@ MISTAKES = {
         "a sum for a mean": "(lse - chosen).mean() -> (lse - chosen).sum()",
         "the sign: a likely target costs little": "(lse - chosen).mean() -> (chosen - lse).mean()",
         "the log-sum-exp is missing": "(lse - chosen).mean() -> -chosen.mean()",
-        "the mean is over the targets, not over the scores": "_.mean() -> _.sum() / logits.size"},
+        "the mean is over the targets, not over the scores": "_.mean() -> _.sum() / logits.size",
+        "the logarithm of a probability that has become 0 is infinite: take the log-sum-exp minus "
+        "the target's score": [
+            f"(lse - chosen).mean() -> -np.log(np.take_along_axis({p}, targets[..., None], -1)"
+            ").mean()" for p in ("softmax(logits)[0]",
+                                 "(np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True))")]},
     "cross_entropy_backward": {
         "each of the N targets has a share of 1/N in the mean": "dy / _ -> dy",
         "the mean is over the targets, not over the scores": "dy / _ -> dy / dlogits.size",
         "the mean is over all targets, not over one sequence": "dy / _ -> dy / len(cache.targets)",
         "softmax minus one-hot, not the other way round": "dy / _ -> -dy / _",
         "the factor dy is missing": "dlogits *= dy / _ -> dlogits /= _",
-        "softmax minus one-hot: the one-hot is missing": "_ - 1.0 -> _"},
+        "softmax minus one-hot: the one-hot is missing": "_ - 1.0 -> _",
+        "the exponentials of a row are to be divided by their sum": [
+            f"log_sum_exp_backward(dlse, cache.log_sum_exp) -> {e}" for e in (
+                "cache.log_sum_exp.e.copy()", "cache.log_sum_exp.e / cache.log_sum_exp.e.sum()")],
+        "that is the gradient of the probabilities; the scores stand before the softmax":
+            "np.put_along_axis(_, _1, _2, axis=-1) -> dlogits[...] = 0.0; "
+            "np.put_along_axis(dlogits, index, -1.0 / chosen, axis=-1)"},
 }
