@@ -91,8 +91,8 @@ def test_each_part_drops_other_values():
     first, second = np.split(gradients(model, x)["logits"], 2)
     assert not np.isclose(first, second).any()
     rng = np.random.default_rng(0)
-    parallel.forward(model, x, True, rng)
-    third = parallel.forward(model, x, True, rng)[0]      # nor do two steps have the same
+    parallel.forward(model, x, train=True, rng=rng)
+    third = parallel.forward(model, x, train=True, rng=rng)[0]      # nor do two steps have the same
     assert not np.isclose(third, np.concatenate([first, second])).any()
 
 
