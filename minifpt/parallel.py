@@ -20,14 +20,14 @@ PartsCache = namedtuple("PartsCache", "parts caches")
 def parts_of(model, x):
     """Return a slice of the examples for each part of a batch.
 
-    There is one part for a small batch, for a recurrence, for a wide model, for a model with a
-    layer of the user's own, and while a model is traced.
+    There is one part for a small batch, for a recurrence, for a wide trunk, for a model with a
+    layer of the user's own or without a trunk, and while a model is traced.
     """
     shape = np.shape(x)[:2]
     n = max((n for rows, n in PARTS.items() if math.prod(shape) >= rows), default=1)
-    layers = named_layers(model)
-    if n == 1 or TRACING.locked() or not all(runs_in_parts(layer) for _, layer in layers) or (
-            model.trunk.config.n_embd > MAX_CHANNELS):
+    config = getattr(getattr(model, "trunk", None), "config", None)
+    if n == 1 or TRACING.locked() or config is None or config.n_embd > MAX_CHANNELS or not all(
+            runs_in_parts(layer) for _, layer in named_layers(model)):
         return [slice(None)]
     size = -(-shape[0] // n)
     return [slice(i, i + size) for i in range(0, shape[0], size)]
