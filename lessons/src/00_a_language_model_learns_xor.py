@@ -39,16 +39,16 @@ text = language_model.generate(Bytes().encode("The old man "), 150, temperature=
 print(Bytes().decode(text))
 
 # %% [markdown]
-# Most of the words are real, and none of it means anything.
+# Most words are real, and none of it means anything.
 #
 # ## The task
 #
-# Two strings of five bits come in, one bit after the other. The model must return their **XOR**: at
-# each position 1 if the two bits differ, 0 if they are equal.
+# Two strings of five bits come in, one bit, a **token**, after the other. The model must return
+# their **XOR**: at each position 1 if the two bits differ, 0 if they are equal.
 
 # %%
 task = minifpt.tasks.get("bit-xor")
-x, y = task.batch(np.random.default_rng(1), 4)            # x (B, 10, 1), y (B, 5)
+x, y = task.batch(np.random.default_rng(1), 4)            # B = 4 examples: x (B, 10, 1), y (B, 5)
 fig, axes = figure(4, width=2.0, height=1.7)
 for i, (ax, bits, answer) in enumerate(zip(axes, x[..., 0], y, strict=True)):
     matrix(ax, np.stack([bits[:5], bits[5:], answer]), f"example {i + 1}", digits=0, limit=1.6,
@@ -142,8 +142,9 @@ reveal(guess, float(run("random@gpt2", 0)[-1]), "%")
 #
 # A comparison shows something about reading only if the two trunks differ in nothing but the
 # reading. The next cell prints the **spread** of their weights, their typical distance from their
-# mean. `random@gpt2` has GPT-2's own, which was chosen for 768 channels; ours has 128. So we add a
-# control that has read nothing either: `random` is drawn as the paper draws it for this width.
+# mean. `random@gpt2` has GPT-2's own, which was chosen for vectors of 768 numbers; ours have 128.
+# So we add a control that has read nothing either: `random` is drawn as the paper draws it for this
+# width.
 #
 # We train all three with three **seeds**, which fix the new layers, the examples and the random
 # weights. Which is ahead after 100 steps, on average: `"novels"` or `"random"`?
@@ -182,7 +183,7 @@ curves(right, "Bit XOR, three seeds each (dotted: guessing)", ylabel="bits right
 #
 # Is it the *size* of the weights, then? A control that persuades differs in one thing. So take
 # `random@gpt2`, which is too small, and give it one part of `random`, nothing else: attention, or
-# feed-forward, which has twice as many numbers. Which of them brings it to 90 % of the bits:
+# feed-forward, which has twice as many numbers. Which brings it to 90 % of the bits:
 # `"attention"`, `"feed-forward"`, `"both"` or `"neither"`?
 
 # %%
@@ -213,7 +214,8 @@ bars(dict(sorted(ends.items(), key=lambda item: item[1].mean())),
 
 # %%
 def strings_right(logits, y):
-    """logits (B, T, 2): scores for 0 and 1; y (B, T) in {0, 1} -> a share from 0 to 1"""
+    """B examples of T bits.  logits (B, T, 2): the scores for 0 and 1; y (B, T) in {0, 1}
+    -> a share from 0 to 1"""
     return ...
 
 
@@ -228,7 +230,8 @@ check("strings_right", strings_right)
 
 # %%
 def parameters_trained(n_layer, n_embd, tokens, input_dim, output_dim):
-    """Blocks, C, T, numbers in a token, scores at a token -> how many numbers are trained"""
+    """Blocks, C, number of tokens, numbers in a token, scores at a token -> how many numbers are
+    trained"""
     return ...
 
 
