@@ -48,7 +48,7 @@ print(Bytes().decode(text))
 
 # %%
 task = minifpt.tasks.get("bit-xor")
-x, y = task.batch(np.random.default_rng(1), 4)            # B = 4 examples: x (B, 10, 1), y (B, 5)
+x, y = task.batch(np.random.default_rng(1), 4)            # x (B, 10, 1), y (B, 5)
 fig, axes = figure(4, width=2.0, height=1.7)
 for i, (ax, bits, answer) in enumerate(zip(axes, x[..., 0], y, strict=True)):
     matrix(ax, np.stack([bits[:5], bits[5:], answer]), f"example {i + 1}", digits=0, limit=1.6,
@@ -125,7 +125,7 @@ reveal(guess, float(run("minigpt-language", 0)[-1]), "%")
 
 # %% [markdown]
 # Did the novels help? Take a trunk of the same shape that has read nothing: its weights are random
-# numbers, drawn as GPT-2's are before any training. It is frozen as well, with the same front, back
+# numbers, drawn as GPT-2's are before training. It is frozen too, with the same front, back
 # and number of steps. How many percent does it get right?
 
 # %%
@@ -135,7 +135,7 @@ guess = ...                                               # a percentage
 reveal(guess, float(run("random@gpt2", 0)[-1]), "%")
 
 # %% [markdown]
-# That is the effect that the paper reports. It is tempting to stop here and say: language teaches a
+# That is the effect the paper reports. It is tempting to stop here and say: language teaches a
 # model to compute.
 #
 # ## The doubt: what differs between the two?
@@ -196,8 +196,9 @@ ends = {name: rows[:, -1] for name, rows in right.items() if name != "novels"}
 learned = [name.split()[1] for name, values in ends.items() if "," in name and values.mean() >= 90]
 reveal(guess, {0: "neither", 1: "".join(learned), 2: "both"}[len(learned)])
 bars(dict(sorted(ends.items(), key=lambda item: item[1].mean())),
-     "One part at a time gets its right size", "bits right after 300 steps (%), three seeds",
-     color.random, digits=0, levels=[50], width=6, xlim=(0, 112))
+     "One part at a time gets its right size (dotted: guessing)",
+     "bits right after 300 steps (%), a dot for each seed", color.grey, digits=0, levels=[50],
+     width=6, xlim=(0, 112))
 
 # %% [markdown]
 # The first random trunk was too small to learn this quickly. What it lacked most is the size of its
@@ -214,8 +215,7 @@ bars(dict(sorted(ends.items(), key=lambda item: item[1].mean())),
 
 # %%
 def strings_right(logits, y):
-    """B examples of T bits.  logits (B, T, 2): the scores for 0 and 1; y (B, T) in {0, 1}
-    -> a share from 0 to 1"""
+    """logits (B, T, 2): scores for 0 and 1; y (B, T) in {0, 1} -> a share from 0 to 1"""
     return ...
 
 
@@ -223,15 +223,14 @@ check("strings_right", strings_right)
 
 
 # %% [markdown]
-# **2.** How many numbers does FPT train? A layer norm has two vectors of $C$ numbers; each block
-# has two layer norms, and one more stands at the end of the trunk. A layer from $n$ to $m$ numbers
-# has $nm$ weights and $m$ biases. For our model the table above has the answer. What is it for
-# GPT-2 base, with 12 blocks and $C = 768$?
+# **2.** How many numbers does FPT train, on $T$ tokens? A layer norm has two vectors of $C$ numbers;
+# each block has two layer norms, and one more stands at the end of the trunk. A layer from $n$ to
+# $m$ numbers has $nm$ weights and $m$ biases. For our model the table above has the answer. What is
+# it for GPT-2 base, with 12 blocks and $C = 768$?
 
 # %%
 def parameters_trained(n_layer, n_embd, tokens, input_dim, output_dim):
-    """Blocks, C, number of tokens, numbers in a token, scores at a token -> how many numbers are
-    trained"""
+    """Blocks, C, T, numbers in a token, scores at a token -> how many numbers are trained"""
     return ...
 
 
