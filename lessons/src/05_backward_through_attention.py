@@ -134,8 +134,8 @@ show(F.softmax_backward)
 #
 # ## Which data shows a mistake?
 #
-# Three mistakes that people make: the weighted mean left out, $dS$ not transposed for $dk$, the
-# factor $1/\sqrt D$ left out. `gradcheck` moves each number up and down, as in lesson 1. A
+# Three mistakes are common: the weighted mean is left out, $dS$ is not transposed for $dk$, or the
+# factor $1/\sqrt D$ is left out. `gradcheck` moves each number up and down, as in lesson 1. A
 # favourite for such a test is a single token, which is easy to do by hand. How many of the three
 # does the check find with $T = 1$?
 
