@@ -35,13 +35,13 @@ PARTS = ("k + 0 * same] for k in range(strings * P)", "k * P + p] for k in range
     "each example has its own right string":
         [*(f"which[:, None] -> {k} % strings + 0 * n" for k in range(3)),
          "share = _ -> share = np.mean([A[:, :, query, w * P + p].swapaxes(1, 2) for w in which], "
-         "axis=0)"],
+         "axis=0)",
+         "share = _ -> share = sum(A[n, :, query, k * P + p] for k in range(strings)) / strings"],
     "asked token p looks for token p of the right string, not for another of its tokens": [
         "which[:, None] * P + p -> which[:, None] * P + 0 * p",
         *(f"which[:, None] * P + p -> which[:, None] * P + (p + {k}) % P" for k in (-1, 1))],
-    "token p of every string is in it; only that of the right string counts": [
-        f"share = _ -> share = np.{f}([A[n, :, query, k * P + p] for k in range(strings)], axis=0)"
-        for f in ("sum", "mean")],
+    "token p of every string is in it; only that of the right string counts":
+        "share = _ -> share = sum(A[n, :, query, k * P + p] for k in range(strings))",
     "the token of the right string that gets most need not be token p":
         "share = _ -> share = np.max([A[n, :, query, which[:, None] * P + i] for i in range(P)], "
         "axis=0)",
@@ -77,7 +77,8 @@ def _(rng):
     which = np.concatenate([np.arange(strings), rng.integers(0, strings, B)])[:B]
     which = rng.permutation(which)
     n, p = np.arange(B)[:, None], np.arange(P)
-    A[n, :, strings * P + p, which[:, None] * P + p] += rng.uniform(0.5, 3, H)
+    more = rng.permutation([0, *rng.uniform(0.5, 3, H - 1)])       # one head has no favourite
+    A[n, :, strings * P + p, which[:, None] * P + p] += more
     A /= A.sum(axis=-1, keepdims=True)
     yield Case((A, which, strings), mistakes={
         "rows and columns of A are exchanged: the asked token is the one that looks, so it is the "
