@@ -29,6 +29,10 @@ def value_gradient(dy, A):
     "one gradient for each of the T values, not for each of the n queries": "A.T -> A[:, :len(A)]",
     "the tokens without a query have values too, and later tokens look at them":
         "A.T -> (A * (np.arange(A.shape[1]) >= A.shape[1] - len(A))).T",
+    "a value gets something from each token that looked at it, not from its own token alone": [
+        "return _ -> return np.eye(A.shape[1])[:, A.shape[1] - len(A):] @ dy",
+        "return _ -> return (A * np.eye(A.shape[1])[A.shape[1] - len(A):]).T @ dy"],
+    "all n queries looked, not the last one alone": "return _ -> return np.outer(A[-1], dy[-1])",
     "A needs no second mask: what the mask hides has a share of 0": [
         "A.T -> np.tril(A).T", "A.T -> np.triu(A).T"],
 })
@@ -63,6 +67,13 @@ def multi_query_backward(dy, q, k, v, A):
     "the weighted mean in dS runs along a row of A, the last axis": [
         SOFTMAX + f"A * (dA - (dA * A).sum({axes}, keepdims=True))"
         for axes in ("0", "-2", "None", "(-2, -1)")],
+    "in dS the bracket is multiplied by A: what nobody looks at gets nothing":
+        SOFTMAX + "dA - (dA * A).sum(axis=-1, keepdims=True)",
+    "dA is dy times v transposed: A was multiplied by v, not by k": "dy @ v.T -> dy @ k.T",
+    "dq: each head has queries of its own, so there is nothing to add up":
+        "dS @ k -> np.broadcast_to((dS @ k).sum(axis=0), q.shape)",
+    "dk: the scores are products with q, so dk has q in it, and dq has k":
+        "dS.swapaxes(-1, -2) @ q -> dS.swapaxes(-1, -2) @ k",
     "dS is not dA: the way back leads through the softmax": SOFTMAX + "dA",
     "the factor is missing on the way back: S was divided by the square root of D": "_ / root -> _",
     "divide once by the square root of D on the way back, as on the way forward":

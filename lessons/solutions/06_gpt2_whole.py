@@ -29,6 +29,9 @@ def block_backward(dy, a_backward, m_backward):
     "what runs past attention is du, not dy": [
         "du + a_backward(du) -> dy + a_backward(du)",
         "du + a_backward(du) -> m_backward(dy) + a_backward(du)"],
+    "that leads back through the feed-forward part twice, and never through attention":
+        "a_backward(du) -> m_backward(du)",
+    "dy is in du already: it runs past both parts once": "return _ -> return dy + _",
     "attention gets all of du, with what ran past the feed-forward part":
         "a_backward(du) -> a_backward(m_backward(dy))",
 })
@@ -65,6 +68,15 @@ def post_norm_backward(dy, a_backward, m_backward, ln_1_backward, ln_2_backward)
     "each layer norm stands behind its sum, not behind its part alone": (
         "d = _ -> d = dy + m_backward(ln_2_backward(dy))", "du = _ -> du = d",
         "du + a_backward(du) -> du + a_backward(ln_1_backward(du))"),
+    "a layer norm comes after its sum, so on the way back before the gradient takes two paths": (
+        "d = _ -> d = dy", "ln_1_backward(_) -> ln_2_backward(_)",
+        "return _ -> return ln_1_backward(_)"),
+    "a part, too, gets what has come back through the layer norm behind it": [
+        "m_backward(d) -> m_backward(dy)", "a_backward(du) -> a_backward(d + m_backward(d))"],
+    "the feed-forward part ran last, so its backward pass comes first": (
+        "m_backward(d) -> a_backward(d)", "a_backward(du) -> m_backward(du)"),
+    "dy does not reach ds as it is: every path leads through both layer norms":
+        "return _ -> return dy + _",
     "the two layer norms are exchanged": (
         "ln_2_backward(dy) -> ln_1_backward(dy)",
         "ln_1_backward(d + m_backward(d)) -> ln_2_backward(d + m_backward(d))"),

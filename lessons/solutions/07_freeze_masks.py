@@ -1,5 +1,6 @@
 """Solutions of lesson 7, freeze masks.  Run the file to have them checked."""
 
+import re
 from functools import cache
 
 from minifpt import FPT, GPT2, FreezeMask, GPT2Config
@@ -16,7 +17,8 @@ def trained_layers(rng):
         # Counts that a mistake would confuse must differ.
         known = [n + dws + n - 1 - low, 3 * n, n + 2 * dws, n + dws + n - low, n + dws,
                  2 * n + dws, dws + n - 1 - low, 2 * n - 1 + dws, 2 * n, n,
-                 2 * n + dws - 2, 3 * n - 1 - 2 * low, 2 * n - 1 - low, 3 * dws]
+                 2 * n + dws - 2, 3 * n - 1 - 2 * low, 2 * n - 1 - low, 3 * dws,
+                 n + 2 * dws - 1, n + dws + low, 2 * n - 1 - 2 * low + dws, 2 * n - low]
         if len(set(known)) == len(known):
             return trained
 
@@ -42,7 +44,11 @@ def products_of_a_step(trained):
     "that is two products for each layer: count dw and dx for themselves":
         "return _ -> return 2 * len(trained)",
     "the products dx of the frozen layers are missing: those above a trained one hand the gradient "
-    "down": "sum(has_dx) -> sum(trained)",
+    "down": ["sum(has_dx) -> sum(trained)", "sum(has_dx) -> max(0, sum(trained) - 1)"],
+    "the dx of the trained layers are missing: one above another trained one hands the gradient "
+    "down, too": "any(trained[:i]) -> any(trained[:i]) and not trained[i]",
+    "you count a dx for the layers below the lowest trained one: it is wanted above it":
+        "any(trained[:i]) -> not any(trained[:i + 1])",
     "you count one dx too many: nothing below the lowest trained layer needs it":
         "trained[:i] -> trained[:i + 1]",
     "you count no dx at all: how does the gradient reach the lowest trained layer?":
@@ -94,6 +100,7 @@ ONLY, WITHOUT_ONLY = "return _ -> return f'only:", "return _ -> return f'"
     "refuses": ["'input' -> 'inputs'", "return _ -> return ''", "return _ -> return 'input;pos'",
                 "f'h.0-{k - 1}.*' -> f'h.[0-{k - 1}].*'"],
     "one text": "','.join(_) -> _",
+    "the letter k": ["f'h.0-{k - 1}.*' -> 'h.0-k.*'", "f'h.0-{k - 1}.*' -> 'h.0-{k - 1}.*'"],
     "each block has two": "f'h.0-{k - 1}.*' -> f'h.0-{k - 1}.ln_1*'",
 })
 def _(rng):
@@ -124,6 +131,8 @@ def freeze_case(k):
 
     return Case((k,), lambda text: of(text) == frozen(k), {
         "return one text, as in the lesson's list of masks": lambda t: not isinstance(t, str),
+        "the letter k stands in the text, not its value: write an f before the quotes, k in braces":
+            lambda t: re.search(r"\bk\b", t),
         "FreezeMask.parse refuses this text: write groups and patterns with commas between them, "
         "and no brackets": refused,
         "it is the other way round: after only: stands what is trained, and without only: what is "

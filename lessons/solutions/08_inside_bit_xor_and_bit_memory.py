@@ -35,10 +35,19 @@ PARTS = ("k + 0 * same] for k in range(strings * P)", "k * P + p] for k in range
     "each example has its own right string":
         [*(f"which[:, None] -> {k} % strings + 0 * n" for k in range(3)),
          "share = _ -> share = np.mean([A[:, :, query, w * P + p].swapaxes(1, 2) for w in which], "
-         "axis=0)"],
+         "axis=0)",
+         "share = _ -> share = sum(A[n, :, query, k * P + p] for k in range(strings)) / strings"],
     "asked token p looks for token p of the right string, not for another of its tokens": [
         "which[:, None] * P + p -> which[:, None] * P + 0 * p",
         *(f"which[:, None] * P + p -> which[:, None] * P + (p + {k}) % P" for k in (-1, 1))],
+    "token p of every string is in it; only that of the right string counts":
+        "share = _ -> share = sum(A[n, :, query, k * P + p] for k in range(strings))",
+    "the token of the right string that gets most need not be token p":
+        "share = _ -> share = np.max([A[n, :, query, which[:, None] * P + i] for i in range(P)], "
+        "axis=0)",
+    "that is what the asked token gives to itself": "same = _ -> same = query + 0 * n",
+    "that takes all pairs of examples and of tokens: index the examples, too, with np.arange(B)":
+        "return _ -> return A[:, :, query][..., same].mean(axis=(0, 2, 3, 4))",
     "which is the number of a string; the first of its tokens is which times P": [
         "which[:, None] * P -> which[:, None]", "which[:, None] * P -> which[:, None] * strings"],
     "a string's tokens stand side by side, P of them; yours are one from each string": [
@@ -52,7 +61,7 @@ PARTS = ("k + 0 * same] for k in range(strings * P)", "k * P + p] for k in range
         "which[:, None] * P -> (which + 1)[:, None] * P",
         "which[:, None] * P -> (which - 1)[:, None] % (strings + 1) * P"],
     "the asked string comes last, after all the others: its tokens are the last P of T":
-        "query = _ -> query = (strings - 1) * P + p",
+        ["query = _ -> query = (strings - 1) * P + p", "query = _ -> query = p"],
     "only one of the asked tokens is looked at":
         [f"_.mean(axis=(0, 1)) -> _[:, {i} % P].mean(0)" for i in range(6)],
     "yours is a mean over the heads, too: return one number for each head": [
@@ -68,7 +77,8 @@ def _(rng):
     which = np.concatenate([np.arange(strings), rng.integers(0, strings, B)])[:B]
     which = rng.permutation(which)
     n, p = np.arange(B)[:, None], np.arange(P)
-    A[n, :, strings * P + p, which[:, None] * P + p] += rng.uniform(0.5, 3, H)
+    more = rng.permutation([0, *rng.uniform(0.5, 3, H - 1)])       # one head has no favourite
+    A[n, :, strings * P + p, which[:, None] * P + p] += more
     A /= A.sum(axis=-1, keepdims=True)
     yield Case((A, which, strings), mistakes={
         "rows and columns of A are exchanged: the asked token is the one that looks, so it is the "
@@ -88,14 +98,19 @@ def say_the_mean(y, head, n_head):
     "nothing has changed: write the mean into the head's channels of the copy":
         "return out -> return y.copy()",
     "the head is mute, 0 everywhere; let it say its mean": "_.mean(axis=(0, 1)) -> 0.0",
-    "each channel has its own mean; you take one over all the head's channels":
-        "_.mean(axis=(0, 1)) -> _.mean()",
+    "each channel has its own mean; you take one over all the head's channels": [
+        f"_.mean(axis=(0, 1)) -> _.mean({axes})"
+        for axes in ("", "(0, 2), keepdims=True", "(1, 2), keepdims=True")],
+    "each channel has its own mean; you take one of all of y": "_.mean(axis=(0, 1)) -> y.mean()",
+    "the mean stands in place of the output: it is not taken from it, nor added": [
+        f"y[..., mine].mean(axis=(0, 1)) -> y[..., mine] {s} y[..., mine].mean(axis=(0, 1))"
+        for s in "+-"],
     "a mean over the channels of each token still depends on the example":
         "_.mean(axis=(0, 1)) -> _.mean(axis=-1, keepdims=True)",
     "a sum instead of a mean": "_.mean(axis=(0, 1)) -> _.sum(axis=(0, 1))",
     "another head says its mean: heads count from 0, and head h begins at channel h C / n_head": [
-        f"mine = _ -> mine = slice({first} * D, ({first} + 1) * D)"
-        for first in ("(head + 1)", "(head - 1)", "0")],
+        f"mine = _ -> mine = slice({first}, {first} + D)"
+        for first in ("(head + 1) * D", "(head - 1) * D", "0", "head")],
     "that is a mean over the examples only: take it over the tokens, too":
         "_.mean(axis=(0, 1)) -> _.mean(axis=0)",
     "that is a mean over the tokens only: it must be the same for all examples":
@@ -158,7 +173,7 @@ def _(rng):
         answer = float(better.min() - worse.max())
         args = (better, worse) if rng.random() < 0.5 else (worse, better)
         return Case(args, mistakes={
-            "a gap below 0 says that the runs overlap: keep the sign":
+            "where the runs overlap the gap is below 0: keep the sign":
                 lambda out: out >= 0 > answer,
             "that is True or False; return a number that says how far": lambda out: isinstance(
                 out, (bool, np.bool_)),

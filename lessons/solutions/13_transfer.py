@@ -74,9 +74,12 @@ VAR = "n, m, va, vb = _ -> n, m, va, vb = len(a), len(b), a.var(), b.var()"
         (ERROR + "math.sqrt(((n - 1) * va + (m - 1) * vb) / (n + m - 2) * (1 / n + 1 / m))",
          "min(n, m) - 1 -> n + m - 2")],
     "each variance is divided by its own arm's number of runs": [
-        ERROR + f"math.sqrt((va + vb) / {k})" for k in ("n", "m", "min(n, m)", "(n + m)")],
+        ERROR + "math.sqrt(va / m + vb / n)",
+        *(ERROR + f"math.sqrt((va + vb) / {k})" for k in ("n", "m", "min(n, m)", "(n + m)"))],
     "that t leaves out the whole rest on one side; half of it is on each side":
         "(1 + confidence) / 2 -> confidence",
+    "with a confidence of 0.9 a tenth is left out, half of it above: t has 0.95 below it":
+        "(1 + confidence) / 2 -> 1 - confidence / 2",
     "the error of a mean: each variance is divided by its number of runs":
         ERROR + "math.sqrt(va + vb)",
     "add the squares of the two errors, not the errors":
@@ -85,7 +88,7 @@ VAR = "n, m, va, vb = _ -> n, m, va, vb = len(a), len(b), a.var(), b.var()"
         ERROR + "math.sqrt(abs(va / n - vb / m))",
     "both arms have an error": [ERROR + "math.sqrt(va / n)", ERROR + "math.sqrt(vb / m)"],
     "the root is missing in the error": "math.sqrt(_) -> _",
-    "a variance over its number of runs; yours takes the standard deviation over it": [
+    "divide a variance by its number of runs; you divide a standard deviation, or by the square": [
         ERROR + "math.sqrt(va) / n + math.sqrt(vb) / m",
         ERROR + "math.sqrt(va / n ** 2 + vb / m ** 2)",
         ERROR + "math.sqrt(math.sqrt(va) / n + math.sqrt(vb) / m)"],
@@ -132,7 +135,8 @@ def seeds_needed(difference, spread):
     "one run fewer is enough: rounding up already gives the smallest whole number":
         "math.ceil(n) -> math.floor(n) + 2",
     "the variances of both arms add up: e squared is 2 s squared / n": "n = 2 * _ -> n = _",
-    "that is for both arms together; return the seeds in each": "n = 2 * _ -> n = 4 * _",
+    "that is for both arms together; return the seeds in each": [
+        "n = 2 * _ -> n = 4 * _", "math.ceil(n) -> 2 * math.ceil(n)"],
     "with 1.96 alone a study finds the difference in half of the cases: add 0.84": [
         "2.8 -> 1.96", ("2.8 -> 1.96", "n = 2 * _ -> n = _")],
     "the difference must be 1.96 + 0.84 of e": ["2.8 -> 0.84", "2.8 -> 1.96 - 0.84"],
@@ -140,7 +144,7 @@ def seeds_needed(difference, spread):
         "(_) ** 2 -> 2.8 ** 2 * spread / difference", "(_) ** 2 -> 2.8 * spread / difference",
         "(_) ** 2 -> 2.8 ** 2 * spread / difference ** 2", "n = _ -> n = np.sqrt(_)"],
     "2.8 is squared as well": "(_) ** 2 -> 2.8 * (spread / difference) ** 2",
-    "spread and difference are exchanged: a small difference needs many runs":
+    "difference and spread are exchanged: a small difference needs many runs":
         "spread / difference -> difference / spread",
 }, rtol=1e-9)
 def _(rng):

@@ -37,6 +37,7 @@ def symmetric_form(W_q, W_k):
         "(M + M.T) / 2 -> np.linalg.eigvalsh((M + M.T) / 2)",
     "an entry is the mean of M[i, j] and M[j, i], also above the diagonal": [
         "(M + M.T) / 2 -> np.triu(M)", "(M + M.T) / 2 -> np.triu(M) + np.triu(M, 1).T",
+        "(M + M.T) / 2 -> np.triu(M) + np.triu(M).T",
         "(M + M.T) / 2 -> np.maximum(M, M.T)", "(M + M.T) / 2 -> np.diag(np.diag(M))"],
 })
 def _(rng):
@@ -130,6 +131,8 @@ def time_to_grow(values):
     "at the start this sum is below 1: each term is l exp(2 l t), where l has its sign": [
         "values * np.exp(_) -> np.exp(_) / len(values)", "values * np.exp(_) -> np.exp(_)",
         "values * np.exp(_) -> np.abs(values) * np.exp(_)"],
+    "the sum over j is wanted, not the mean":
+        "(values * np.exp(_)).sum() -> (values * np.exp(_)).mean()",
     "half as long: the exponent is 2 l t": "np.exp(2 * values * t) -> np.exp(4 * values * t)",
     "three digits are asked: those times are too far apart": [
         f"brentq(_, 0, 100) -> np.ceil({n} * brentq(_, 0, 100)) / {n}" for n in (1, 10, 100)],

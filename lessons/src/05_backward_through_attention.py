@@ -134,9 +134,10 @@ show(F.softmax_backward)
 #
 # ## Which data shows a mistake?
 #
-# Here are three mistakes that people make. `gradcheck` moves each number up and down, as in lesson
-# 1. A favourite for such a test is a single token, because it is so easy to do by hand. How many
-# of the three does the check find with $T = 1$?
+# Three mistakes are common: the weighted mean is left out, $dS$ is not transposed for $dk$, or the
+# factor $1/\sqrt D$ is left out. `gradcheck` moves each number up and down, as in lesson 1. A
+# favourite for such a test is a single token, which is easy to do by hand. How many of the three
+# does the check find with $T = 1$?
 
 # %%
 guess = ...                                               # of 3
@@ -209,8 +210,9 @@ curves({"dv": length_v / length_v[0], "dS": length_S / length_S[0]}, "Sharper an
 #
 # ## One head recalls, on your own gradient
 #
-# Write `attention_backward` in `mine.py`. It is the longest function of these lessons. Then the
-# head of lesson 4 trains again: now the gradient that turns its queries and keys is yours as well.
+# Write `attention_backward` in `mine.py`. `mask` in its cache is dropout's, not the causal mask:
+# $v$ met `A * mask`, or `A` where `mask` is `None`. Then the head of lesson 4 trains again: now the
+# gradient that turns its queries and keys is yours as well.
 
 # %%
 task = minifpt.tasks.get("bit-memory", bits=20, patch=20)
@@ -256,10 +258,10 @@ check("multi_query_backward", multi_query_backward)
 # %% [markdown]
 # ## Going further
 #
-# **A whole step.** Here is every operation of a step of a small model on bit XOR: the way forward
-# above, and below it the gradients on the way back, which starts at the loss on the right. Pink
-# operations have weights that are trained, hatched ones have frozen weights. `whole` in a cell of
-# its own shows the step as a page.
+# **A whole step** of a small model on bit XOR. The strip on top shows every operation; the way back
+# starts at the loss on the right. Pink operations have weights that are trained, hatched ones
+# frozen weights. Below stand some of the results for one example, and under each its gradient.
+# `whole` in a cell of its own shows the step as a page.
 
 # %%
 bits = minifpt.tasks.get("bit-xor")

@@ -256,10 +256,10 @@ check("post_norm_backward", post_norm_backward)
 # %% [markdown]
 # ## Going further
 #
-# **The feed-forward part.** Its two linear layers are `c_fc` `(C, 4C)` and `c_proj` `(4C, C)`. So
-# that they are not one linear layer, a nonlinear function stands between them, the **activation
-# function**. GPT-2 takes **GELU**: $x$ times the probability that a normal random number (of mean 0
-# and standard deviation 1) is below $x$, approximated with tanh. With
+# **The feed-forward part.** Its two linear layers are `c_fc` `(C, 4C)` and `c_proj` `(4C, C)`.
+# Between them stands an activation function, in GPT-2 **GELU**: $x$ times the probability that a
+# normal random number (of mean 0 and standard deviation 1) is below $x$, approximated with tanh.
+# With
 # $t = \tanh\!\big(\sqrt{2/\pi}\,(x + 0.044715\, x^3)\big)$,
 #
 # $$ y = \frac{x}{2}\,(1 + t), \qquad

@@ -203,7 +203,7 @@ for kind in (minifpt.GPT2, KeepsNothing):
           ", ".join(name for name, error in errors.items() if not error < 1e-6) or "none")
 
 # %% [markdown]
-# So, the question at the top. FPT trains about one per cent, and its step still computes two of
+# FPT trains about one per cent, and its step still computes two of
 # three products. It also saves memory, which we did not measure: the inputs of frozen matrices are
 # not stored, and Adam stores nothing for a frozen number. It does not save the way back: that ends
 # at the lowest layer that learns, and FPT trains the lowest.
@@ -246,7 +246,7 @@ check("products_of_a_step", products_of_a_step)
 # **2.** An FPT over GPT-2 base has 12 blocks, 0 to 11. Write the text of a mask under which nothing
 # runs back below block `k`, and attention and feed-forward are frozen everywhere. All else is
 # trained. Without `only:` a text lists what is *frozen*, groups (`input`, `pos`, `ln`, `attn`,
-# `mlp`, `output`) and parameters. Either way will do.
+# `mlp`, `output`) and parameters (`h.0.ln_1.*`, `ln_f.*`). Either way will do.
 
 # %%
 def freeze_below(k):

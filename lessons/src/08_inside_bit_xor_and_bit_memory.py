@@ -282,7 +282,7 @@ picture(fig)
 # weighted sum of $a$ and $b$ gives it. With all other bits fixed, any number inside the model has
 # four values, one for each $(a, b)$, so it is $m + \alpha a + \beta b + \gamma\, a b$. We take
 # $\gamma\,ab$ out of the output of all attention layers, or of all feed-forward layers, in the
-# language trunk and in two random ones:
+# language trunk, in lesson 0's `random` ("as in the paper"), and in *matched random*:
 
 # %%
 # python -m benchmarks.inside xor: five seeds, each (nothing, attention, feed-forward)

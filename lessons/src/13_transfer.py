@@ -143,7 +143,7 @@ guess = ...
 # The first is the **standard error** of a mean, and $e$ that of a difference. Of a normal
 # distribution 95 % lie within $1.96\,e$. But we have only measured $s$, on few runs, and often too
 # small. So 1.96 becomes a larger number $t$, from Student's distribution for $n - 1$ **degrees of
-# freedom**. The **interval** is
+# freedom**: the mean and $n - 1$ of the runs give the last one. The **interval** is
 #
 # $$ (\bar a - \bar b) \pm t\,e $$
 #
@@ -241,8 +241,6 @@ print(f"with ten choices of labels: {arms['probe on pixels'].std(ddof=1):.1f} po
 # nothing of other teachers or more labels.
 #
 # ## Exercises
-#
-# Solutions are in `solutions/13_transfer.py`.
 #
 # **1.** Five runs against five: of the $\binom{10}{5} = 252$ ways to choose which five places of
 # the ranking belong to the first arm, two have all of one arm above all of the other. If the arms

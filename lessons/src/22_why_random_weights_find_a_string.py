@@ -13,7 +13,7 @@
 #
 # **What we know by now.** Random weights of the right size learn bit XOR (lesson
 # [0](00_a_language_model_learns_xor.ipynb)) and find the string of bit memory (lesson
-# [8](08_inside_bit_xor_and_bit_memory.ipynb)). What they do was in them from the start.
+# [8](08_inside_bit_xor_and_bit_memory.ipynb)).
 #
 # **The question:** Why can random weights find a string?
 #
@@ -38,7 +38,7 @@ from minifpt.trunks import forms
 # $W_q$ and $W_k$, both `(C, D)`. The score is their product. (We leave out the factor $1/\sqrt D$
 # and the biases.) Put the two weights together, and the score needs one matrix, the head's **form**
 # $M$ `(C, C)`. Any square matrix is the sum of a **symmetric** part $S$ and an **antisymmetric**
-# part $A$:
+# part $A$ (here no scores and no map):
 #
 # $$ \text{score}(x, z) = (x\,W_q)\,(z\,W_k)^\top = x\,M\,z^\top, \qquad
 #    M = \underbrace{\tfrac12 (M + M^\top)}_{S\, =\, S^\top} +
@@ -173,8 +173,8 @@ print(*(f"{name}: {end.min():.1f} to {end.max():.1f} %" for name, end in ends.it
 # A small step uphill, $x + 2 \eta\,x S$, multiplies each part $x u_j$ by $1 + 2 \eta \lambda_j$.
 # **Positive directions grow, negative ones shrink.**
 #
-# That is gradient ascent on one score. Our models train with Adam, on the loss, and other parts
-# move, too. Before training half of $W$'s squared length lies in positive directions of the random
+# That is gradient ascent on one score. Our models train with Adam, on the loss, with other
+# parts. Before training half of $W$'s squared length lies in positive directions of the random
 # head. How many per cent after the 200 steps of *as drawn*?
 
 # %%
@@ -234,7 +234,8 @@ picture(fig)
 
 # %% [markdown]
 # **This is the picture to keep**, from longer runs, two or three seeds a point. With 1,500 steps
-# the block "can" at 115° and "cannot" at 120°. It needs longer, or a better start.
+# the block "can" at 115° and "cannot" at 120°. It needs longer, or a better start. (Below 75° an
+# aligned start is slower: `docs/results/why.md` says why.)
 #
 # ## The course's question
 #
@@ -242,13 +243,11 @@ picture(fig)
 #
 # - *It has ways to compare and to combine.* Half of a random head's directions look for likeness;
 #   feed-forward layers make products, from which XOR is made (lesson 8).
-# - *The way in and the way out must be learned*: the input layer for bit memory, the positions for
-#   bit XOR, and the output layer.
+# - *The way in and the way out must be learned*: the output layer, for bit memory the input layer,
+#   for bit XOR positions or layer norms (`docs/results/whole.md`).
 # - *Was it the reading?* Not for bits, as far as we can tell.
 #
 # ## Exercises
-#
-# Solutions are in `solutions/22_why_random_weights_find_a_string.py`.
 #
 # **1.** Write the symmetric part of a head's form.
 

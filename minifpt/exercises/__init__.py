@@ -252,7 +252,8 @@ def ask(function, case):
         text = " ".join(str(e).split())
         if sizes := re.search(r"^matmul: .* \(size (\d+) is different from (\d+)\)", text):
             text = ("a product sums over an axis that both factors share; here it has length "
-                    f"{sizes[2]} in one and {sizes[1]} in the other: is a transpose missing?")
+                    f"{sizes[2]} in one and {sizes[1]} in the other: is a transpose missing, or "
+                    "does .T turn more than two axes?")
         raise Wrong(f"It raised {type(e).__name__}{where}: {text} "
                     f"(arguments: {_described(case.names, case.args)}).") from None
     if output is None:
