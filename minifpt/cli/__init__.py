@@ -18,7 +18,7 @@ GROUPS = {
     "Start here": {
         "train": ("training", "Train a frozen pretrained transformer on a task."),
         "playground": ("viewing", "Write an HTML file in which a frozen transformer trains live."),
-        "info": ("weights", "Show versions, BLAS, threads, and the folders of weights and data.")},
+        "info": ("weights", "Show versions, threads, and the folders of weights and data.")},
     "Look inside": {
         "summary": ("viewing", "Show a model's parameter groups and which are trained."),
         "plan": ("training", "Predict a run's time and memory from a few seconds of training."),
@@ -29,18 +29,18 @@ GROUPS = {
                                  "where the task needs it."),
         "gradcheck": ("viewing", "Check every hand-written gradient against a numerical one.")},
     "Compare": {
-        "compare": ("grids", "Train several trunks on several tasks; write table.md, runs.csv and "
+        "compare": ("grids", "Train several models on several tasks; write table.md, runs.csv and "
                              "curves.png."),
         "reproduce": ("grids", "Reproduce a table of the paper: NAME.md, NAME.csv, NAME.png.")},
     "Weights": {
         "pretrain": ("weights", "Pretrain a language model, or a model of images."),
-        "convert": ("weights", "Convert weights of Transformers or the hub, or of a run to "
-                               "Transformers' format."),
+        "convert": ("weights", "Convert weights of Hugging Face's Transformers or hub, or a "
+                               "run's to their format."),
         "generate": ("weights", "Continue a text."),
         "perplexity": ("weights", "Measure how well a language model predicts a text.")},
     "Lessons": {
         "lessons": ("lessons", "Copy the lessons into a folder and open the first."),
-        "new": ("lessons", "Write the skeleton of a functional.py of your own."),
+        "new": ("lessons", "Write a functional.py of your own, with the bodies left to you."),
         "check": ("lessons", "Check the functions of your own file or of notebooks, and name the "
                              "next one.")}}
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}

@@ -121,7 +121,8 @@ def model(text):
 FILE_ENDINGS = ".csv", ".html", ".json", ".npz", ".png", ".safetensors", ".txt"
 MODEL = option("--model", type=model, default=MODEL_NAME, metavar="MODEL",
                help="the trunk, transformer blocks that stay frozen: a name or a file; 'random' "
-                    f"is drawn as the paper draws it (default: {MODEL_NAME})")
+                    "is drawn as the paper draws it, 'random@gpt2' smaller (default: "
+                    f"{MODEL_NAME})")
 FREEZE = option("--freeze", default="fpt", metavar="MASK", help=(
     "frozen parts: fpt (attn,mlp), full (none), output_only (all but the output), or groups and "
     "patterns: 'attn,mlp,h.3-5.ln_1.*'; 'only:ln,output' trains these alone (default: fpt)"))

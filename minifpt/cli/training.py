@@ -113,12 +113,12 @@ def train(args):
         print(f"{args.model} has fewer positions than the {task.tokens:,} of the task: the others "
               "were drawn as for a new trunk")
     held_out = None if args.test_examples else tasks.member(task, "test_set")()
-    n = f"{len(held_out[0])} examples" if held_out else "fresh draws"
+    n = f"{len(held_out[0])} examples" if held_out else "new examples"
     solved = next((row["step"] for row in history if row["test_accuracy"] >= SOLVED), None)
     say(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({n}) after "
         f"{last['step']} steps, {last['seconds']:.0f} s"
-        + ("" if solved is None else f"; {100 * SOLVED:.0f} % after {solved} steps")
-        + f"\n{trained:,} of {total:,} parameters trained"
+        + ("\n" if solved is None else f"\n{100 * SOLVED:.0f} % after {solved} steps; ")
+        + f"{trained:,} of {total:,} parameters trained"
         f"\n{out}: config.json metrics.csv checkpoint.npz curves.png")
     if mine:
         say(f"{mine.path}: {len(mine.calls)} of its functions ran, {mine.calls.total():,} times, "

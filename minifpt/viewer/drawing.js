@@ -109,11 +109,11 @@ function attention_lines(g, probabilities, {y, h, width, middle, look, heads, cu
       const p = probabilities[(head * T + look) * T + key];
       if (!heads[head] || p < 0.1) continue;
       const narrow = width < 34 * T, text = `${Math.round(100 * p)}${narrow ? "" : " %"}`;
-      g.font = `600 ${narrow ? 9 : 12}px ${paint("--sans")}`;
+      g.font = `600 ${narrow ? 10 : 12}px ${paint("--sans")}`;
       const x = Math.max(16, Math.min(width - 16, middle(key))), at = y + 13 + 14 * head;
-      g.lineWidth = 4;
-      g.strokeStyle = paint("--paper");
-      g.strokeText(text, x, at);
+      const half = g.measureText(text).width / 2 + 2;
+      g.fillStyle = paint("--paper");
+      g.fillRect(x - half, at - 11, 2 * half, 13);          // a plate, or the line strikes it out
       g.fillStyle = paint(HEADS[head % HEADS.length]);
       g.fillText(text, x, at);
     }

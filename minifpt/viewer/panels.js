@@ -103,9 +103,8 @@ function check_text() {
   if (!noticed || noticed.fault !== S.fault || lost()) return "";
   const {worst, wrong, checked} = noticed;
   return wrong ? `A gradient check notices: ${wrong} of ${checked} numbers are wrong, most of ` +
-    `all in ${name_of(worst.part)} (in the code ${worst.name.replace("trunk.", "")}[${worst.index}]). It ` +
-    `says ${short(worst.gradient)}; ` +
-    `moving the number a little, and measuring, gives ${short(worst.difference)}.` :
+    `all in ${name_of(worst.part)} (in the code ${worst.name.replace("trunk.", "")}[${worst.index}]). The ` +
+    `code says ${short(worst.gradient)}; moving the number a little, and measuring, gives ${short(worst.difference)}.` :
     `A gradient check notices nothing: ${checked} of ${checked} numbers agree.` +
     " What is wrong reaches nothing that is trained here.";
 }

@@ -279,8 +279,8 @@ function arrange() {
   [...by("heads").children].forEach((b, n) => { b.hidden = n >= model.config.n_head; });
   BRACKETS.forEach((bracket, i) => {
     const own = drawn_rows.filter(row => row.block === i + 1), last = own[own.length - 1];
-    bracket.hidden = own.length < 2;
-    if (own.length > 1) bracket.style = `top:${own[0].top + 2}px;height:` +
+    bracket.hidden = !own.length;
+    if (own.length) bracket.style = `top:${own[0].top + 2}px;height:` +
       `${last.top + last.height - own[0].top - 4}px`;
   });
   layout = null;

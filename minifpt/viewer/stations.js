@@ -125,7 +125,7 @@ const STATIONS = [
       ["Cut b3 → a3", notes => cut_pair(notes, 7, 2)],
       ["Cut b3 → a2", notes => cut_pair(notes, 7, 1)]],
     judge: ({cuts}) => cut_text(cuts, 7, 2) + cut_text(cuts, 7, 1) + (cuts["7-2"] && cuts["7-1"] &&
-      !cuts["7-1"].falls.length ? "So b3 → a3 carries the bit; only the cuts could tell." :
+      !cuts["7-1"].falls.length ? "So b3 → a3 carries the bit: a guess has 50 %." :
       latest && latest.step && !cuts["7-2"] ? `${pc(latest.lanes[0])} right after ` +
       `${count(latest.step)} steps. Flip a3 and watch the lines of b3.` : "")},
   {set: {task: "bit-xor", rate: 0.01, frozen: all_but("output")},
@@ -158,7 +158,8 @@ const STATIONS = [
     judge: notes => {
       const [near, far] = [60, 120].map(a => reached(notes, `${a}°`));
       return list_of(notes) + (near && far ? ` 120° took ${(far / near).toFixed(1)} times as long. ` +
-        "The frozen numbers are as large as before: only how keys fit queries has changed." : "");
+        "The frozen numbers are as large as before: only how keys fit queries has changed." :
+        near || far ? ` Now train at ${near ? 120 : 60}° to compare.` : "");
     }},
   {set: {...MEMORY, angle: 120, tab: "race",
     race: [["turned", 1.4, "drawn"], ["turned", 1.4, "aligned"]]}, show: ["forms", "bar", "chart"],

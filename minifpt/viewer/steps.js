@@ -306,7 +306,7 @@ function matrix(part, tag = "", ask = null, step = null, picked = null) {
     name === "token" && n < D.tokens ? n === 1 ? "token (the last)" : `token (of the last ${n})` :
       name;
   const axis = (i, arrow, n) => `${title(a.axes[i], a.shape[i])} ` + arrow + (n < a.shape[i] ?
-    ` (${TOKENS.includes(a.axes[i]) ? "the last " : ""}${n} of ${a.shape[i]} shown)` : "");
+    ` (${a.first[i] ? "the last " : a.axes[i] === "position" ? "the first " : ""}${n} of ${a.shape[i]} shown)` : "");
   const names = (nd > 1 ? `${axis(nd - 2, "↓", rows)}, ${axis(nd - 1, "→", cols)}` :
     nd ? axis(0, "→", cols) : "");
   const scaled = power && cw >= 32 && ch >= 12 ? el("span", {class: "scaled"},
