@@ -59,8 +59,8 @@ class Fault:
             [self.a, self.n]).all() else [
                 self.check.failure if np.isfinite(a) else "the backward pass is not finite there"]
         return "; ".join(filter(None, [
-            f"{self.name}: {self.is_wrong.sum()} of {total}, the worst {at(self.name, place)}, "
-            f"ratio {a / n if n else np.nan:.6g}", *kinds]))
+            f"{self.name}: {self.is_wrong.sum()} of {total}, the worst {at(self.name, place)}"
+            + (f", ratio {a / n:.6g}" if n else ""), *kinds]))
 
     def kink(self):
         """Return text on the first kink among wrong entries."""
@@ -73,6 +73,8 @@ class Fault:
         grad, is_wrong = self.grads[self.name], self.is_wrong
         if (abs(self.a[is_wrong]) <= 1e-6 * self.size).all():
             return "they are 0: a term is missing"
+        if (abs(self.n[is_wrong]) <= 1e-6 * rms(self.a)).all():
+            return "they should be 0: the output does not change with these inputs"
         i = int(np.where(is_wrong, abs(self.n), -1.0).argmax())
         ratio = self.a[i] / self.n[i] if self.n[i] else np.nan
         forms = {"they have the wrong sign": -grad,

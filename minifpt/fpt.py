@@ -238,7 +238,7 @@ class FPT(Layer):
             raise ValueError(f"save: got {folder}, expected the name of a new folder")
         if not hasattr(self.trunk, "from_pretrained"):
             raise ValueError(f"save: Transformers cannot read {type(self.trunk).__name__} trunks, "
-                             "expected a GPT2 or a Llama")
+                             "expected one of a family that it has, such as GPT2, Llama or Bert")
         dtype = export.weight_dtype(np.float32 if dtype is None else dtype)
         layers = io.BytesIO()
         export.write_safetensors(layers, [(name, p.data) for name, p in self.named_parameters()

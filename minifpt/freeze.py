@@ -1,5 +1,6 @@
 """Parameter groups, and masks that freeze them."""
 
+import difflib
 import re
 from dataclasses import dataclass, fields
 
@@ -110,7 +111,7 @@ class FreezeMask:
                 near = suggestion(item, [*presets, *GROUPS])
                 raise ValueError(f"freeze: '{item}'{near} is neither a preset "
                                  f"({', '.join(presets)}), nor a group ({', '.join(GROUPS)}), nor "
-                                 "a pattern (h.3.ln_1.*)")
+                                 "a pattern, which has a dot or a star (h.3.ln_1.*, trunk.w)")
         if is_only:
             return cls(only=tuple(items))
         return cls(**{item: True for item in items if item in GROUPS}, patterns=patterns)
@@ -144,8 +145,9 @@ class FreezeMask:
         groups = {p.group for p in named.values()}
         for pattern in self.only or self.patterns:
             if pattern not in groups and not any(matches(name, pattern) for name in names):
+                near = difflib.get_close_matches(pattern, names, 1, 0.0) or ["(there are none)"]
                 raise ValueError(f"freeze: the pattern '{pattern}' matches no parameter; "
-                                 f"names look like '{next(iter(named), '(there are none)')}'")
+                                 f"the nearest name is '{near[0]}'")
         frozen = {}
         for name, p in named.items():
             frozen[name] = self.frozen(name, p.group)

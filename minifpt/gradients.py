@@ -104,7 +104,8 @@ def gradcheck(op: Callable | Any, op_backward: Callable | Sequence | None = None
         if is_layer or name not in arguments and all(
                 p.kind != p.VAR_KEYWORD for p in arguments.values()):
             raise ValueError(f"gradcheck: no option '{name}'"
-                             + suggestion(name, [*SETTINGS, *(() if is_layer else arguments)]))
+                             + suggestion(name, [*SETTINGS, *(() if is_layer else arguments)],
+                                          {"rng": "seed"} if is_layer else None))
     values = (inputs, *more) if inputs is not None or more else ()
     if is_layer and op_backward is not None:
         op_backward, values = None, (op_backward, *values)

@@ -137,6 +137,7 @@ PRINTS = [                                                # (line, parts in this
     ("train mine.py:Noisy --help", [
         "options of mine.py:Noisy:", "--at-most VALUE", "(default: none)", "--n VALUE",
         "(default: 2)", "--noise VALUE", "(default: 0.0)", "--task-steps VALUE"], []),
+    ("train mine.py:Noisy --help", ["--hard VALUE", "true or false (default: False)"], []),
     *((f"summary {words} --model {model}", [
         f"{model} on {name}: in {tokens} x ", "attn    self-attention", "frozen",
         " % of the parameters are trained\n"], [])       # mnist's needs no data

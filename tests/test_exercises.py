@@ -5,6 +5,7 @@ import ast
 import os
 import random
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -140,6 +141,20 @@ def test_require_is_quiet_for_a_right_answer_and_raises_the_hint_of_another():
         exercises.require("bias_gradient", lambda dy: dy.mean(axis=(0, 1)))
     with pytest.raises(AssertionError, match="not answered yet"):
         exercises.require("bias_gradient", lambda dy: ...)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no such alarm")
+def test_require_ends_an_endless_loop_and_leaves_no_alarm(monkeypatch):
+    def endless(dy):
+        while True:
+            pass
+
+    monkeypatch.setattr(exercises, "SECONDS", 0.1)
+    handler = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(AssertionError, match="not right yet. It did not end within 0.1 s"):
+        exercises.require("bias_gradient", endless)
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    assert signal.getsignal(signal.SIGALRM) == handler
 
 
 @pytest.fixture

@@ -77,7 +77,8 @@ def damaged(value):
     (lambda: minifpt.FPT(minifpt.GPT2(minifpt.GPT2Config(1, 1, 8)), 1, 2), "m.npz", None,
      "m.npz, expected the name of a new folder"),
     (lambda: language_model(causal=False), "folder", None, "causal"),
-    (lambda: minifpt.FPT(minifpt.trunks.get("lstm:1x8"), 3, 4), "folder", None, "LSTM")])
+    (lambda: minifpt.FPT(minifpt.trunks.get("lstm:1x8"), 3, 4), "folder", None,
+     "LSTM trunks, expected one of a family that it has, such as GPT2, Llama or Bert")])
 def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path, make, path, dtype, message):
     with refused(message):
         make().save(tmp_path / path, *[dtype] if dtype else [])
@@ -119,6 +120,19 @@ def test_convert_exports_a_run(tmp_path, monkeypatch, capsys):
     assert cli.main(["convert", "run", "--out", "run.npz", "--dtype", "float32"]) == 0
     again = dict(minifpt.GPT2.from_pretrained("run.npz").named_parameters())
     assert all(np.array_equal(again[name].data, p.data) for name, p in exported.items())
+
+
+def test_convert_exports_a_run_of_a_task_that_was_built_in_code(tmp_path):
+    class Own(type(minifpt.tasks.get("bit-xor"))):
+        name = "own"
+
+    language_model(n_positions=16).trunk.save(tmp_path / "small.npz")
+    model = minifpt.FPT.for_task(Own(n=3), tmp_path / "small.npz")
+    minifpt.train(model, Own(n=3), steps=2, out=tmp_path / "run", progress=False)
+    assert cli.main(["convert", tmp_path / "run", "--out", tmp_path / "folder"]) == 0
+    exported = dict(minifpt.GPT2.from_pretrained(tmp_path / "folder").named_parameters())
+    assert all(np.array_equal(exported[name].data, p.data)
+               for name, p in model.trunk.named_parameters())
 
 
 @pytest.mark.parametrize("argv, says", [

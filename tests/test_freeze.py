@@ -166,6 +166,7 @@ def unknown_group():
           for text in ("h.[0-10].*", "h.[1", "attn,h.1].*") for prefix in ("", "only:")),
         ("h.5-3.*", "'h.5-3.*' counts down, expected 3-5"), ("only:", "empty"),
         ("attn,only:h.3.*", "write only: once, at the start"), ("only:lnn", "'lnn' .did"),
+        ("w", "'w' is neither .* nor a pattern, which has a dot or a star"),
         *((text, "a preset stands alone")
           for text in ("fpt,full", "fpt,h.1.ln_1.*", "attn,output-only", "only:fpt")),
         ("", "empty"), (3, "3, expected a FreezeMask, or its text"))),
@@ -174,6 +175,8 @@ def unknown_group():
       for patterns in ("*.bias", (1,), ("*.bias", None))),
     (lambda: FreezeMask(attn=True, only=("ln",)), "^FreezeMask: only= stands alone"),
     (lambda: FreezeMask(only=("ln", "x.*")).apply(model()), "^freeze: the pattern 'x.*' matches"),
+    (lambda: FreezeMask(patterns=("h.9.ln_1.bias",)).apply(model()),
+     r"the nearest name is 'trunk.h.\d.ln_1.bias'"),
     (lambda: FreezeMask(attn="yes"), "^FreezeMask: attn is 'yes', expected True or False"),
     (lambda: FreezeMask(atn=True), "^FreezeMask: 'atn' is not a group, expected one of input, pos"),
     (lambda: FreezeMask().frozen("a.b", "tok"),

@@ -238,6 +238,8 @@ FAILURES = [
      {"need": (True, False, True)}, "^no gradient of x: "),
     ((square, lambda dy, c: c[0] * dy, normal(3)), {},
      "0.5 times what they should be\nFAIL: 5.00e-01"),
+    ((lambda x: (np.round(x), None), lambda dy, _: dy, X), {},
+     r"12 of 12 entries wrong, the worst x\[., .\]; they should be 0: the output does not change"),
     ((DoubledBias(4, dtype=np.float64), X), {}, "bias: 4 of 4 entries wrong"),
     ((Popping(4, dtype=np.float64), X), {}, "worst: bias"),
     ((Unscaled(), X), {}, "with moved parameters"),
@@ -371,7 +373,8 @@ GATE = Gate()
         ((lambda x: (np.sin(x), {"h": [x.copy()]}),
           lambda dy, c: dy * np.cos(shifted(c["h"][0]) - 1), X),
          "the backward pass changes its cache: let it work on a copy$"),
-        ((Moving(4, 2, np.float64), X), "the backward pass changes the inputs"))])
+        ((Moving(4, 2, np.float64), X), "the backward pass changes the inputs"))]
+    + [((Linear(4, 2, np.float64), X), {"rng": 0}, "no option 'rng' .did you mean 'seed'")])
 def test_what_cannot_be_checked_says_why(arguments, options, message):
     with refused(f"^gradcheck: .*{message}"):
         gradcheck(*arguments, **options)

@@ -489,4 +489,14 @@ def test_the_test_beside_a_file_runs_its_checks(tmp_path):
             outcomes["skipped"] += 1
     assert outcomes == {"passed": 1, "skipped": len(own.FUNCTIONS) - 2}
     beside.write_text("# changed", encoding="utf-8")
-    assert own.new_test(mine).read_text(encoding="utf-8") == "# changed"
+    assert own.new_test(mine) == (beside, False)
+    assert beside.read_text(encoding="utf-8") == "# changed"
+
+
+def test_new_says_when_a_test_is_there_already(tmp_path, capsys):
+    (tmp_path / "test_mine.py").write_text("# changed", encoding="utf-8")
+    assert cli.main(["new", tmp_path / "mine.py"]) == 0
+    assert f"{tmp_path}/test_mine.py: is there already, and is left as it is" in (
+        capsys.readouterr().out)
+    assert cli.main(["new", tmp_path / "other.py"]) == 0
+    assert f"{tmp_path}/test_other.py: the same checks for pytest" in capsys.readouterr().out

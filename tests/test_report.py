@@ -112,7 +112,7 @@ def test_another_path_to_the_task_s_file_resumes(copy):
     (lambda f: change(f, steps=None), "has no 'steps': it is damaged, not of minifpt, or"),
     (lambda f: change(f, steps="many"), "has 'many' for 'steps'"),
     (lambda f: change(f, fingerprint=None), "has no 'fingerprint': it is damaged"),
-    (lambda f: change(f, task="chess", source=None), "its task cannot be made again: no task"),
+    (lambda f: change(f, task="chess", source=None), "its task 'chess' was built in code"),
     (lambda f: change(f, task="chess"), "its task was 'chess', bit-xor now makes 'bit-xor'"),
     (lambda f: change(f, options={"m": 3}), "bit-xor has no option 'm'"),
     (lambda f: change(f, source="gone.py:Task"), "there is no file gone.py; its paths are"),

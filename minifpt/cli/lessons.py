@@ -42,8 +42,9 @@ def lessons(args):
                 "all functions, whose bodies you write.")
 def new(args):
     own.new(args.file, args.bare)
-    say(f"{args.file}: {len(own.FUNCTIONS)} functions to write\n"
-        f"{own.new_test(args.file)}: the same checks for pytest")
+    test, is_new = own.new_test(args.file)
+    say(f"{args.file}: {len(own.FUNCTIONS)} functions to write\n{test}: "
+        + ("the same checks for pytest" if is_new else "is there already, and is left as it is"))
     print(f"next: minifpt check {shlex.quote(str(args.file))}")
 
 

@@ -240,7 +240,9 @@ def task_option_help(name, defaults, named):
     elif default == "None":
         default = "MINIFPT_DATA" if name == "data" else "none"
     owners = f"; of {', '.join(defaults)}" if len(named) > len(defaults) else ""
-    text = f"{TASK_OPTIONS.get(name, '') if is_known else ''} (default: {default}){owners}"
+    is_switch = all(isinstance(value, bool) for value in defaults.values())
+    meaning = TASK_OPTIONS.get(name, "") if is_known else "true or false" if is_switch else ""
+    text = f"{meaning} (default: {default}){owners}"
     return text.strip().replace("%", "%%")
 
 

@@ -21,7 +21,9 @@ import functools
 import importlib.util
 import inspect
 import re
+import signal
 import sys
+import threading
 import traceback
 import warnings
 from dataclasses import dataclass, field, replace
@@ -34,6 +36,7 @@ from .rewriting import rewrite
 
 EXERCISES = {}                                            # name -> Exercise
 PASSED, WRONG, NOT_WRITTEN = "passed", "not right yet", "not answered yet"
+SECONDS = 20                                              # limit of one function
 DRAWS = 3                                                 # how often each is drawn anew
 SHORT = {*"a add all an at do in it no not of one the two you".split()}
 
@@ -205,7 +208,32 @@ def examine(name, answer, seed=None):
     if not callable(answer):
         return Result(name, WRONG, "Give the function itself, not what it returns: "
                       f'check("{name}", {name}).')
-    return result_of(EXERCISES[name], answer, np.random.default_rng(seed))
+    with limited(SECONDS):
+        return result_of(EXERCISES[name], answer, np.random.default_rng(seed))
+
+
+@contextlib.contextmanager
+def limited(seconds):
+    """Raise :class:`Wrong` in a block that takes longer: an endless loop would cost a notebook that
+    nbgrader runs all its points.  Without an alarm of our own (Windows, a thread) there is no
+    limit."""
+    has_alarm = (hasattr(signal, "setitimer")
+                 and threading.current_thread() is threading.main_thread()
+                 and signal.getitimer(signal.ITIMER_REAL)[0] == 0)
+    if not has_alarm:
+        yield
+        return
+
+    def stop(*_):
+        raise Wrong(f"It did not end within {seconds:g} s: is there a loop?")
+
+    handler = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
 
 
 def result_of(exercise, answer, *args):

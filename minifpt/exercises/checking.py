@@ -20,9 +20,18 @@ from pathlib import Path
 
 from .. import exercises
 from ..files import one_line, read_json, read_text
-from . import EXERCISES, NOT_WRITTEN, PASSED, WRONG, Result, examine, operations, own
+from . import (
+    EXERCISES,
+    NOT_WRITTEN,
+    PASSED,
+    SECONDS,
+    WRONG,
+    Result,
+    examine,
+    operations,
+    own,
+)
 
-SECONDS = 20                                              # limit of one function
 ROOT = str(Path(__file__).resolve().parents[2])           # where minifpt is imported from
 CHILD = (f"import sys; sys.path.insert(0, {ROOT!r}); from minifpt.exercises import checking; "
          "checking.serve()")

@@ -118,13 +118,14 @@ def new(path, bare=False):
 
 
 def new_test(path):
-    """Write ``test_NAME.py`` beside a reader's file, which runs its checks under pytest, unless it
-    exists.  Returns its path."""
+    """Write ``test_NAME.py`` beside a reader's file, which runs its checks under pytest, unless a
+    file of this name exists.  Returns the path, and whether it was written."""
     path = Path(path)
     test = path.with_name(f"test_{path.name}")
-    if not os.path.lexists(test):
+    is_new = not os.path.lexists(test)
+    if is_new:
         save_text(test, TEST.format(name=path.name))
-    return test
+    return test, is_new
 
 
 def put(path, *functions):

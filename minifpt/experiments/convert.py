@@ -10,7 +10,7 @@ from ..files.huggingface import HUB
 from ..files.tokenizer import FILES
 from ..gpt2 import SHAPES, GPT2Config
 from ..trunks import factory
-from .runs import read_run
+from .runs import load as load_run
 
 
 def convert(source, out=None, dtype=None, dropout=None, revision=None):
@@ -94,11 +94,10 @@ def import_weights(source, out, dtype, dropout, revision):
 
 def export_run(folder, out, dtype):
     """Write the trained model of a run, and return the path."""
-    _, run = read_run(folder)
+    model = load_run(folder)
     origin = {"run": Path(folder).resolve().name} | {
-        key: run.settings[key] for key in ("task", "model", "freeze", "adapt")
-        if key in run.settings}
-    model = adapters.merge(run.model)
+        key: model.run[key] for key in ("task", "model", "freeze", "adapt") if key in model.run}
+    model = adapters.merge(model)
     if out.suffix == ".npz":
         model, out = model.trunk, new_file(out)
         if not hasattr(model, "save"):

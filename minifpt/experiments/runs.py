@@ -106,6 +106,9 @@ def make_again(folder, settings):
     options = dict(settings["options"])
     is_validation = options.pop("validation", False)
     name = str(settings.get("source") or settings["task"])
+    if name == settings["task"] and name not in tasks.names() and ".py:" not in name:
+        raise ValueError(f"{folder}: its task {brief(name)} was built in code, or is of another "
+                         "version: train with FILE.py:CLASS, from which it can be made again")
     task = _restored(folder, "its task", lambda: tasks.get(name, **options))
     if task.name != settings["task"]:
         raise ValueError(f"{folder}: its task was {brief(settings['task'])}, {name} now makes "
