@@ -224,9 +224,9 @@ check("strings_right", strings_right)
 
 # %% [markdown]
 # **2.** How many numbers does FPT train, on $T$ tokens? A layer norm has two vectors of $C$
-# numbers; each block has two layer norms, and one more stands at the end of the trunk. A layer from $n$ to
-# $m$ numbers has $nm$ weights and $m$ biases. For our model the table above has the answer. What is
-# it for GPT-2 base, with 12 blocks and $C = 768$?
+# numbers; each block has two layer norms, and one more stands at the end of the trunk. A layer from
+# $n$ to $m$ numbers has $nm$ weights and $m$ biases. For our model the table above has the answer.
+# What is it for GPT-2 base, with 12 blocks and $C = 768$?
 
 # %%
 def parameters_trained(n_layer, n_embd, tokens, input_dim, output_dim):
