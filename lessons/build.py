@@ -266,11 +266,8 @@ def retext(source):
     return f"{path.name}: text brought up to date"
 
 
-TERM = re.compile(r"\*\*((?!Next|What we)[A-Za-z][\w -]+)\*\*")    # bold where it is introduced
-NO_TERMS = {"change", "cut", "difference", "enough", "first", "in pieces", "in place", "needed",
-            "on the left", "on the right", "opposed", "positions", "questions", "share", "size",
-            "source", "string"}                           # bold for another reason
-CITATION = re.compile(r",? \((?![^()]*\*\*)[^()]*arXiv[^()]*(?:\([^()]*\))?\)")
+TERM = re.compile(r"\*\*((?!Next|What we|This is)[A-Za-z][\w -]+)\*\*")   # bold where introduced
+NO_TERMS = {"cut"}                                        # bold for another reason
 SENTENCE = re.compile(r"(?:(?<=[.?!])|(?<=[.?!]\))|(?<=[.?!]\*\*))\s+(?=[A-Z*$`(])")
 ABOUT = """# Glossary
 
@@ -291,7 +288,7 @@ def glossary():
         for cell in re.findall(r"^# %% \[markdown\]\n((?:#.*\n?)+)", text, re.M):
             for paragraph in re.split(r"\n\n|\n- ", re.sub("^# ?", "", cell, flags=re.M)):
                 paragraph = " ".join(paragraph.split())
-                for sentence in SENTENCE.split(CITATION.sub("", paragraph)):
+                for sentence in SENTENCE.split(paragraph):
                     terms = [term for term in dict.fromkeys(TERM.findall(sentence))
                              if term.lower() not in NO_TERMS
                              and singular(term) not in introduced]

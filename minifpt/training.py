@@ -159,10 +159,10 @@ def run_settings(task, **settings):
     """Return the settings of a run, checked, with the task's default for each that is ``None``.
     Raises ``ValueError`` for values out of range."""
     has_warmup, defaults = settings["warmup"] is not None, defaults_of(task)
-    if settings["until"] is None and settings["steps"] is None:
-        settings["until"] = member(task, "until")
-    if settings["until"] is not None:
-        settings["until"] = number("train", "until", settings["until"], most=1)
+    until = settings["until"]
+    if until is None and settings["steps"] is None:
+        until = member(task, "until")
+    settings["until"] = None if until is None else number("train", "until", until, most=1)
     settings |= {name: defaults[name] for name, value in settings.items()
                  if value is None and name in defaults}
     for name in ("steps", "batch_size", "eval_every", "test_examples", "last_test"):

@@ -264,7 +264,7 @@ def test_a_lesson_stays_short(source):
 
 
 def test_each_plan_follows_the_map():
-    """No lesson stands before one that it uses, and two hours are enough for a meeting."""
+    """No lesson stands before one that it uses, and 90 minutes are enough for a meeting."""
     teaching = (LESSONS / "teaching.md").read_text(encoding="utf-8")
     meetings, others = ({row[0]: [int(n) for n in row[1].split(",")]
                          for row in table_rows(teaching, f"## {heading}")}
@@ -276,7 +276,7 @@ def test_each_plan_follows_the_map():
             missing = MAP[number][1] - {*numbers[:i]}
             assert not missing, f"{name}: lesson {number} stands before {missing}"
     for name, numbers in meetings.items():
-        assert sum(MAP[number][0] for number in numbers) <= 120, f"meeting {name}"
+        assert sum(MAP[number][0] for number in numbers) <= 90, f"meeting {name}"
 
 
 def test_teachers_get_a_misconception_and_a_question_for_each_lesson():

@@ -26,8 +26,9 @@ def strings_right(logits, y):
     "a number of strings, not their share": "_.mean() -> _.sum()",
     "the answer is the bit with the *higher* of its two scores, whatever their signs":
         "logits.argmax(axis=-1) -> (logits[..., 1] > 0)",
-    "the lower score is taken as the answer, or it is one answer for all strings: look at the axis":
-        "logits.argmax(axis=-1) -> logits.argmin(axis=-1)",
+    "none is right: the lower score is taken as the answer, or you ask whether every string is":
+        ["logits.argmax(axis=-1) -> logits.argmin(axis=-1)",
+         "_.all(axis=1).mean() -> float(_.all())"],
 })
 def _(rng):
     while True:

@@ -56,6 +56,7 @@ def gradient_for_a_teacher(z, q):
     return (p - q) / len(z)
 
 
+SHARES = "_ / len(z) -> _ / len(z)", "_ / len(z) -> _"    # right, and without N
 OF_ALL = "p = softmax(z) -> e = np.exp(z - z.max()); p = e / e.sum({})"
 
 
@@ -73,14 +74,14 @@ OF_ALL = "p = softmax(z) -> e = np.exp(z - z.max()); p = e / e.sum({})"
     "each logit moves the probabilities of all words of its row, not only its own": [
         f"(p - q) / len(z) -> {rate} / len(z)" for rate in ("q * (p - 1)", "(q * p - q)",
                                                             "-q * p * (1 - p)", "-(1 - p)")],
-    "z are scores: softmax makes probabilities of them": ["p = softmax(z) -> p = z",
-                                                          "p = softmax(z) -> p = np.exp(z)"],
+    "z are scores: softmax makes probabilities of them": [
+        (f"p = softmax(z) -> p = {p}", share) for p in ("z", "np.exp(z)") for share in SHARES],
     "that is the difference of logarithms; the gradient has the probabilities": [
         "p - q -> np.log(p) - q", "p - q -> np.log(p) - np.log(q)"],
     "q is asked of each word as it is: nothing multiplies the difference": [
         "p - q -> q * (p - q)", "p - q -> p * (p - q)"],
     "each row is a choice of its own: the exponentials of a row sum to 1": [
-        OF_ALL.format(axis) for axis in ("", "axis=0")],
+        (OF_ALL.format(axis), share) for axis in ("", "axis=0") for share in SHARES],
     "that is the loss; its gradient has an entry for each logit":
         "return _ -> return -(q * np.log(p)).sum(axis=1).mean()",
     "the gradient of each row is asked for, (N, V)": [

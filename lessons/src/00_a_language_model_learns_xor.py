@@ -195,8 +195,9 @@ ends = {name: rows[:, -1] for name, rows in right.items() if name != "novels"}
 learned = [name.split()[1] for name, values in ends.items() if "," in name and values.mean() >= 90]
 reveal(guess, {0: "neither", 1: "".join(learned), 2: "both"}[len(learned)])
 bars(dict(sorted(ends.items(), key=lambda item: item[1].mean())),
-     "One part at a time gets its right size", "bits right after 300 steps (%), three seeds",
-     color.random, digits=0, levels=[50], width=6, xlim=(0, 112))
+     "One part at a time gets its right size (dotted: guessing)",
+     "bits right after 300 steps (%), a dot for each seed", color.grey, digits=0, levels=[50],
+     width=6, xlim=(0, 112))
 
 # %% [markdown]
 # The first random trunk was too small to learn this quickly. What it lacked most is the size of its

@@ -219,7 +219,7 @@ curves({name: several[0] for name, several in runs.items()},
        styles=("-", "-", "--", "-.", ":"), inks=(color.trained, *4 * [color.ochre]))
 
 # %% [markdown]
-# At the rate that suits the blocks with layer norm, the others soon compute `nan`, not a number.
+# At the rate that suits blocks with layer norm, those without it soon compute `nan`, not a number.
 # Smaller rates make the loss rise, or hardly move it. (One run for each rate, five seeds with layer
 # norm.)
 #

@@ -270,6 +270,10 @@ check("post_norm_backward", post_norm_backward)
 # and for `embedding` and `unembedding` ([lesson 10](10_tokens_and_vectors.ipynb)), each with its
 # backward pass.
 #
+# **Weights from elsewhere.** PyTorch's linear layers keep a weight as `(out, in)`, GPT-2's as `(in,
+# out)`. `attn.c_proj` is `(C, C)`: transposed, it loads without a word. So compare the *scores*
+# with those of the reference implementation, on the same input.
+#
 # **3.** *Open.* Which `k` parts can a model spare *together*? You are given a function that takes a
 # list of parts to cut and returns the loss. Each call runs the model, so do not try every set. The
 # check is not content with the `k` parts that are cheapest one by one. Then set `RUN` to `True`:

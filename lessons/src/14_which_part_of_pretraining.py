@@ -323,5 +323,5 @@ if RUN:
                               task_options={"bits": 20, "patch": 10}, options={"steps": 300}))
 
 # %% [markdown]
-# **Next**: [lesson 15](15_memory_without_attention.ipynb): bit memory again, for a network that has
-# no attention at all.
+# **Next**: [lesson 15](15_memory_without_attention.ipynb): what a network without attention can
+# remember.

@@ -42,7 +42,7 @@ function homeFrame() {
     el("p", {class: "texts"}, "This page runs the textbook operations, whose source " +
       `it shows. Training itself runs faster versions of them: with those the loss is ${
         num(D.fast, 9)}, here it is ${num(D.loss, 9)}.`),
-    el("details", {}, el("summary", {}, "Words on this page"), el("p", {class: "texts"},
+    el("details", {open: true}, el("summary", {}, "Words on this page"), el("p", {class: "texts"},
       "On the strip above: lin linear, ln layer norm, attn attention, soft softmax, drop dropout, " +
       "pos positions, + residual, last keeps only the last tokens, where the answers are, CE " +
       "cross entropy, lse log of the sum of exponentials (within CE). " + WAITS),
