@@ -28,7 +28,7 @@ class Changes:
     def __init__(self, change, layers, operations):
         self.layers, self.operations = layers, operations
         self.by_place, self.acted = {}, set()
-        if not isinstance(change or {}, dict):
+        if change is not None and not isinstance(change, dict):
             raise ValueError(f"trace: change is {brief(change)}, expected a dictionary "
                              "{name: function}")
         for pattern, function in (change or {}).items():

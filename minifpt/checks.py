@@ -44,9 +44,7 @@ def fields(config, sizes=(), positive=(), flags=()):
     values |= {name: number(where, name, getattr(config, name), most=1e30) for name in positive}
     values["dropout"] = number(where, "dropout", config.dropout, zero=True, most=0.99999)
     for name in flags:
-        if not isinstance(getattr(config, name), bool):
-            raise ValueError(f"{where}: {name} is {brief(getattr(config, name))}, expected True or "
-                             "False")
+        flag(where, name, getattr(config, name))
     for name, value in values.items():
         object.__setattr__(config, name, value)           # a frozen dataclass has no other way
 
@@ -79,7 +77,10 @@ def generator(where, rng):
 
 
 def array(where, name, x, kinds="biuf"):
-    """Return ``x``, an array of numbers, not empty; ``kinds`` are NumPy's letters for its dtype."""
+    """Return ``x``, numbers in an array, not empty, without a mask; ``kinds`` are NumPy's letters
+    for its dtype."""
+    if isinstance(x, (np.ma.MaskedArray, np.matrix)):
+        raise ValueError(f"{where}: {name} is a {type(x).__name__}, expected a plain array")
     if not isinstance(x, np.ndarray) or x.dtype.kind not in kinds:
         raise ValueError(f"{where}: {name} is {kind_of(x)}, expected an array of "
                          + {"iu": "integers", "f": "floating-point numbers"}.get(kinds, "numbers"))
@@ -112,8 +113,16 @@ def gradient(where, grad, shape):
                          f"numbers of the parameter's shape {shape}")
 
 
+def flag(where, name, value):
+    """Return ``value``, ``True`` or ``False``: a text such as "False" would count as true."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{where}: {name} is {brief(value)}, expected True or False")
+    return bool(value)
+
+
 def dropout(where, p, train, rng):
     """Return the dropout probability of a forward pass, 0 unless ``train``."""
+    flag(where, "train", train)
     if train and p and not isinstance(rng, np.random.Generator):
         raise ValueError(f"{where}: dropout is {p} and rng is {brief(rng)}: pass "
                          "rng=np.random.default_rng(seed)")

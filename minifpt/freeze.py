@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from .checks import brief, one_of
+from .checks import brief, flag, one_of
 from .users import suggestion
 
 # The paper's groups.  The layer that owns a parameter gives its group.
@@ -54,13 +54,11 @@ class FreezeMask:
 
     def __post_init__(self):
         for name in GROUPS:
-            if getattr(self, name) not in (True, False):
-                raise ValueError(f"FreezeMask: {name} is {getattr(self, name)!r:.60}, expected "
-                                 "True or False (FreezeMask.parse reads text)")
+            flag("FreezeMask", name, getattr(self, name))
         for field in ("patterns", "only"):
             value = getattr(self, field)
             if not (isinstance(value, (tuple, list)) and all(isinstance(p, str) for p in value)):
-                raise ValueError(f"FreezeMask: {field} is {value!r:.60}, expected a tuple of "
+                raise ValueError(f"FreezeMask: {field} is {brief(value)}, expected a tuple of "
                                  "texts, such as ('h.3.ln_1.*',)")
             for pattern in value:
                 check_pattern(pattern)

@@ -7,7 +7,8 @@
 ``...`` stands for any leading axes, and a letter has one value in a call.  ``3HD`` is a product; H
 is the argument ``n_head``, and n the argument of that name.  All arrays hold floating-point
 numbers, except ``integers in 0 ... V-1``.  The names of a backward pass are its arguments and the
-fields of its cache; a field that is ``None`` is left out.
+fields of its cache; a field that is ``None`` is left out.  An argument with a default must be of
+the default's kind.
 """
 
 import functools
@@ -35,18 +36,25 @@ def shapes(text):
         code, limit = formula.__code__, LIMITS.get(formula.__name__)
         names = code.co_varnames[:code.co_argcount]
         defaults = formula.__defaults__ or ()
-        optional = {name for name, default in zip(names[::-1], defaults[::-1], strict=False)
-                    if default is None}
+        defaults = dict(zip(names[::-1], defaults[::-1], strict=False))
+        optional = {name for name, default in defaults.items() if default is None}
+        caches = caches_for(formula)
 
         @functools.wraps(formula)
         def operation(*args, **kwargs):
+            if len(args) > len(names):
+                return formula(*args, **kwargs)           # Python refuses it
             arguments = dict(zip(names, args, strict=False)) | kwargs
+            if caches and "cache" in arguments:
+                check_cache(formula.__name__, arguments["cache"], caches)
             check(formula.__name__, arrays, {
                 name: value for name, value in arguments.items()
                 if value is not None or name not in optional})
+            arguments |= {name: option(formula.__name__, name, value, defaults.get(name))
+                          for name, value in arguments.items()}
             if limit:
                 limit(**arguments)
-            return formula(*args, **kwargs)
+            return formula(**arguments)
         operation.__doc__ = f"{inspect.cleandoc(formula.__doc__ or '')}\n\n{text}."
         operation.raw = without_guards(formula)
         return operation
@@ -60,6 +68,55 @@ def without_guards(formula):
     raw = FunctionType(formula.__code__, names, formula.__name__, formula.__defaults__)
     raw.__doc__ = formula.__doc__
     return raw
+
+
+def caches_for(formula):
+    """Return the classes of the caches that a backward pass takes: those that its operation, the
+    function above it, names."""
+    operation = formula.__globals__.get(formula.__name__.removesuffix("_backward"))
+    if operation is None:
+        return ()
+    values = [formula.__globals__.get(name) for name in inspect.unwrap(operation).__code__.co_names]
+    return tuple(v for v in values if isinstance(v, type) and issubclass(v, tuple))
+
+
+def check_cache(name, cache, kinds):
+    """Raise ``ValueError`` for another cache than that of a backward pass's own operation."""
+    # By name: the reader's own file has its own classes.
+    if type(cache).__name__ not in [kind.__name__ for kind in kinds]:
+        raise ValueError(f"the gradient: the cache is {brief(cache)}, expected the "
+                         f"{kinds[0].__name__} that {name.removesuffix('_backward')} returned")
+
+
+def option(op, name, value, default):
+    """Return an option's value as a plain Python number: NumPy's would change the dtype of the
+    results, and its small integers wrap.  Raises ``ValueError`` unless it is like the default."""
+    if isinstance(default, bool):
+        fits, expected = isinstance(value, (bool, np.bool_)), "True or False"
+    elif isinstance(default, tuple):
+        fits = isinstance(value, (tuple, list)) and len(value) == len(default)
+        expected = f"a tuple of {len(default)} booleans"
+    elif isinstance(default, float):
+        is_number = isinstance(value, (int, float, np.integer, np.floating))
+        fits = is_number and not isinstance(value, bool) and 0.0 <= value < math.inf
+        value, expected = float(value) if fits else value, "a number from 0"
+    elif isinstance(default, int):
+        fits, expected = is_integer(value), "an integer"
+    else:
+        fits, expected = True, ""
+    if not fits:
+        raise ValueError(f"{op}: {name} is {brief(value)}, expected {expected}")
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def is_integer(value):
+    """Return whether a value is an integer, Python's or NumPy's, and not a boolean."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def brief(value):
+    """Return a value as text: one line of at most 60 characters."""
+    return f"{' '.join(repr(value).split()):.60}"
 
 
 def check(name, arrays, arguments):
@@ -79,7 +136,8 @@ def check(name, arrays, arguments):
         shape = value if isinstance(value, tuple) else np.shape(value)
         if value is not None and not fits(shape, array.axes, sizes):
             label = "the gradient" if is_back and array.name[0] == "d" else f"{op}: {array.name}"
-            raise ValueError(f"{label} has shape {shape}, expected {described(array.axes, sizes)}")
+            raise ValueError(f"{label} has shape {shape}, expected {described(array.axes, sizes)}"
+                             f"{', no axis of length 0' if 0 in shape else ''}")
     for array in arrays:
         ids = arguments.get(array.name)
         if array.is_integer and ids.size and not 0 <= ids.min() <= ids.max() < sizes["V"]:
@@ -95,9 +153,12 @@ def check_numbers(where, array, value):
         is_right = isinstance(value, np.ndarray) and kind in "iu"        # booleans act as a mask
     else:
         is_right = kind == "f" or array.axes == () and isinstance(value, (int, np.integer))
-    if not is_right:
+    has_own_rules = isinstance(value, (np.ma.MaskedArray, np.matrix))    # another * or mean
+    if has_own_rules or not is_right:
+        kind = type(value).__name__ if has_own_rules else getattr(
+            value, "dtype", type(value).__name__)
         raise ValueError(f"{where}: {array.name} {'have' if array.is_integer else 'has'} type "
-                         f"{getattr(value, 'dtype', type(value).__name__)}, expected an array of "
+                         f"{kind}, expected an array of "
                          f"{'integers' if array.is_integer else 'floating-point numbers'}")
 
 
@@ -114,7 +175,7 @@ def fits(shape, axes, sizes):
     for size, factors in zip(shape, axes, strict=True):
         letters = [f for f in factors if f.isalpha() and f not in new]
         known = math.prod(int(new.get(f, f)) for f in factors if f not in letters)
-        if letters and known and size % known == 0:
+        if letters and size and size % known == 0:
             new[letters[0]] = size // known
         elif letters or size != known:
             return False
@@ -148,8 +209,8 @@ def same_shape(dy, shape):
 
 def whole(op, name, value, most=None):
     """Return an integer from 1.  Raises ``ValueError`` for others, and for those above ``most``."""
-    if not isinstance(value, (int, np.integer)) or value < 1 or most is not None and value > most:
-        raise ValueError(f"{op}: {name} is {value!r:.60}, expected "
+    if not is_integer(value) or value < 1 or most is not None and value > most:
+        raise ValueError(f"{op}: {name} is {brief(value)}, expected "
                          + ("1 or more" if most is None else f"1 to {most}"))
     return value
 
@@ -164,13 +225,20 @@ def positions(x, w, start=0, **_):
 def dropout(p, rng, **_):
     """Raise ``ValueError`` unless p is a probability below 1 and there is a generator for it."""
     if not isinstance(p, (int, float, np.floating)) or not 0.0 <= p < 1.0:
-        raise ValueError(f"dropout: p is {p!r}, expected 0 <= p < 1")
+        raise ValueError(f"dropout: p is {brief(p)}, expected 0 <= p < 1")
     if p and not isinstance(rng, np.random.Generator):
-        raise ValueError(f"dropout: rng is {rng!r:.60}, expected np.random.default_rng(seed)")
+        raise ValueError(f"dropout: rng is {brief(rng)}, expected np.random.default_rng(seed)")
 
 
-def attention(bias=None, causal=True, **_):
-    """Raise ``ValueError`` where a bias leaves a token nothing to read: its softmax is NaN."""
+def attention(qkv, n_head, bias=None, causal=True, past=None, **_):
+    """Raise ``ValueError`` where a bias leaves a token nothing to read: its softmax is NaN, and for
+    a past of another form."""
+    B, H, D = len(qkv), n_head, qkv.shape[2] // (3 * n_head)
+    if past is not None and not (isinstance(past, (tuple, list)) and len(past) == 2 and all(
+            isinstance(a, np.ndarray) and a.dtype.kind == "f" and a.shape == past[0].shape
+            and a.shape == (B, H, *a.shape[2:3], D) for a in past)):
+        raise ValueError(f"attention: past is {brief(past)}, expected keys and values, two arrays "
+                         f"of floating-point numbers ({B}, {H}, P, {D})")
     if bias is not None:
         read = bias > -np.inf                             # (H, T, P+T)
         if causal:
@@ -179,6 +247,12 @@ def attention(bias=None, causal=True, **_):
             head, token = np.argwhere(~read.any(axis=-1))[0]
             raise ValueError(f"attention: the bias lets token {token} of head {head} read no "
                              "token, expected a number above -inf in each row")
+
+
+def rope(base=1.0, **_):
+    """Raise ``ValueError`` for a base of 0, which has no negative powers."""
+    if not base:
+        raise ValueError(f"rope: base is {base}, expected a number above 0")
 
 
 def last_tokens(x, n):
@@ -199,5 +273,5 @@ def cross_entropy(targets, **_):
         raise ValueError("cross_entropy: targets has no entry, expected at least one")
 
 
-LIMITS = {f.__name__: f for f in (positions, dropout, attention, last_tokens, grouped_heads,
-                                  cross_entropy)}
+LIMITS = {f.__name__: f for f in (positions, dropout, attention, rope, last_tokens,
+                                  grouped_heads, cross_entropy)}

@@ -210,10 +210,23 @@ def named_layers(layer, name="", ids=None):
                 yield from named_layers(child, f"{name}.{key}".lstrip("."), ids)
 
 
+def check_sizes(layer, **sizes):
+    """Raise ``ValueError`` unless a layer's sizes are whole numbers from 1."""
+    for name, size in sizes.items():
+        checks.whole(type(layer).__name__, name, size, most=2**63 - 1)
+
+
+def check_channels(layer, x, n):
+    """Raise ``ValueError`` unless x has n channels: one channel would be used n times."""
+    if np.shape(x)[-1:] != (n,):
+        raise ValueError(f"{type(layer).__name__}: x has shape {np.shape(x)}, expected (..., {n})")
+
+
 class Linear(Layer):
     """An affine map: ``y = x @ weight + bias``, weight (n_in, n_out), bias (n_out,)."""
 
     def __init__(self, n_in, n_out, dtype=np.float32, group="mlp"):
+        check_sizes(self, n_in=n_in, n_out=n_out)
         self.weight = Parameter(np.zeros((n_in, n_out), dtype), group)
         self.bias = Parameter(np.zeros(n_out, dtype), group)
 
@@ -234,12 +247,14 @@ class LayerNorm(Layer):
     """Layer normalisation of the last axis, with the scale ``weight`` (n,) and ``bias`` (n,)."""
 
     def __init__(self, n, eps=1e-5, dtype=np.float32, group="ln"):
+        check_sizes(self, n=n)
         self.weight = Parameter(np.ones(n, dtype), group)
         self.bias = Parameter(np.zeros(n, dtype), group)
         self.eps = eps
 
     def forward(self, x):
         """x (..., C) -> y (..., C)."""
+        check_channels(self, x, len(self.weight.data))
         need = True, self.weight.trainable, self.bias.trainable
         return ops.layer_norm(x, self.weight.data, self.bias.data, self.eps, need)
 
@@ -255,6 +270,7 @@ class Embedding(Layer):
     """A table with a row for each id: ``y = weight[ids]``, weight (n, C)."""
 
     def __init__(self, n, n_embd, dtype=np.float32, group="input"):
+        check_sizes(self, n=n, n_embd=n_embd)
         self.weight = Parameter(np.zeros((n, n_embd), dtype), group)
 
     def forward(self, ids):
@@ -289,10 +305,12 @@ class Positions(Layer):
     """Positional embeddings: each token plus the row of its position, ``weight`` (n, C)."""
 
     def __init__(self, n, n_embd, dtype=np.float32, group="pos"):
+        check_sizes(self, n=n, n_embd=n_embd)
         self.weight = Parameter(np.zeros((n, n_embd), dtype), group)
 
     def forward(self, x, start=0):
         """x (B, T, C), the first token at position ``start`` -> y (B, T, C)."""
+        check_channels(self, x, self.weight.data.shape[1])
         return ops.positions(x, self.weight.data, start, (True, self.weight.trainable))
 
     def backward(self, dy, cache):
@@ -377,7 +395,8 @@ class Attention(Layer):
     """
 
     def __init__(self, n_embd, n_head, dropout=0.0, dtype=np.float32, causal=True):
-        if n_embd % checks.whole("Attention", "n_head", n_head):
+        check_sizes(self, n_embd=n_embd, n_head=n_head)
+        if n_embd % n_head:
             raise ValueError(f"Attention: {n_embd} channels cannot be divided into {n_head} heads")
         self.c_attn = Linear(n_embd, 3 * n_embd, dtype, "attn")
         self.c_proj = Linear(n_embd, n_embd, dtype, "attn")
@@ -415,6 +434,7 @@ class MLP(Layer):
     ``n_inner`` is another width than 4C."""
 
     def __init__(self, n_embd, dropout=0.0, dtype=np.float32, activation="gelu_new", n_inner=None):
+        check_sizes(self, n_embd=n_embd)
         n_inner = n_inner or 4 * n_embd
         self.c_fc = Linear(n_embd, n_inner, dtype)
         self.act = Activation(activation)
@@ -515,6 +535,8 @@ def blocks_forward(blocks, x, keep, train, rng, past=None, last=None):
     learns is ``None``.  Each block gets its :class:`KeyValues` of ``past``, and the last one
     ``last``, how many tokens get an output."""
     caches = []
+    if last is not None:
+        checks.whole("forward", "last", last, most=x.shape[1])
     for i, block in enumerate(blocks):
         reads = {"past": past[i]} if past else {}
         if last and i == len(blocks) - 1:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from . import parallel
-from .checks import arrays_in, brief, number, one_of, whole
+from .checks import arrays_in, brief, flag, number, one_of, whole
 from .fast import kept_transposes
 from .files import read_text
 from .files.plots import curves
@@ -116,6 +116,7 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
         warmup=warmup, weight_decay=weight_decay, clip=clip, eval_every=eval_every,
         test_examples=test_examples, last_test=last_test, until=until)
     checkpoint_every = whole("train", "checkpoint_every", checkpoint_every)
+    resume, progress = flag("train", "resume", resume), flag("train", "progress", progress)
     if out is None and resume:
         raise ValueError("train: resume needs out, the folder of the run")
     for name, value, fits, expected in (

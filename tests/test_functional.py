@@ -17,6 +17,7 @@ from minifpt import examples, tracing
 from minifpt import functional as F
 from minifpt.gradients import gradcheck
 
+NAN, INF = math.nan, math.inf
 LEAD = hnp.array_shapes(min_dims=0, max_dims=3, max_side=4)
 SEED = st.integers(0, 2**32 - 1)
 
@@ -140,6 +141,9 @@ def test_numbers_of_another_kind_or_shape_are_refused(op):
     text = vars(F)[op].__doc__.splitlines()[-1].partition(" -> ")[0]
     letters = [[*axes.replace("...", ".").replace(", ", ",").rstrip(",").split(",")]
                for _, axes in re.findall(r"(\w+) \((.*?)\)", text)][:len(inputs)]
+    masked = np.ma.masked_array(inputs[0], np.ones(inputs[0].shape, bool))
+    with refused(f"^{op}: .* MaskedArray, expected an array of"):
+        vars(F)[op](masked, *inputs[1:], **examples.fresh(options))
     for i, x in enumerate(inputs):
         rest = sum(letters[:i] + letters[i + 1:], [])
         bad = [x[axis * (slice(None),) + (slice(-1),)] for letter, axis in zip(
@@ -163,6 +167,59 @@ def test_a_dy_of_another_kind_or_shape_is_refused(op):
                *map(np.asarray(y).astype, (np.uint8, bool, complex, str, object))]:
         with refused("has shape|has type"):
             vars(F)[f"{op}_backward"](dy, cache)
+
+
+@every_operation
+def test_a_cache_of_another_operation_is_refused(op):
+    if op != "residual":                                  # it has none
+        for cache in (None, (), {}, "x", F.PositionsCache(1, 2, 3, 4)._asdict(), ones(3),
+                      F.LinearCache(ones(3), ones(3), 3) if op != "linear" else F.SoftmaxCache(1)):
+            with refused(f"^the gradient: the cache is .*, expected the .*Cache that {op} ret"):
+                vars(F)[f"{op}_backward"](ones(3), cache)
+
+
+X, SCALE, QKV = np.ones((2, 3, 4), "f4"), np.ones(4, "f4"), np.ones((2, 3, 12), "f4")
+
+
+@pytest.mark.parametrize("call, name, values", [
+    (lambda v: F.layer_norm(X, SCALE, SCALE, v), "eps", (None, "1", -1, NAN, SCALE, True, [1e-5])),
+    (lambda v: F.rms_norm(X, SCALE, v), "eps", (None, INF, 1j)),
+    (lambda v: F.rope(X, 2, v), "base", (None, "1", 0, -1, INF, SCALE)),
+    (lambda v: F.rope(X, 2, start=v), "start", (None, 1.5, NAN, "1", True)),
+    (lambda v: F.positions(X, np.ones((9, 4), "f4"), v), "start", (1.0, True, [1])),
+    (lambda v: F.attention(QKV, v), "n_head", (True, 2.0)),
+    (lambda v: F.attention(QKV, 2, v), "p", (None, NAN, 1, QKV)),
+    (lambda v: F.attention(QKV, 2, causal=v), "causal", (None, 1, "False", QKV)),
+    (lambda v: F.attention(QKV, 2, past=v), "past", (
+        (), "ab", 1, QKV, [np.ones((1, 2, 1, 2))] * 2, [np.ones((2, 2, 1, 2), int)] * 2,
+        [np.ones((2, 2, n, 2)) for n in (1, 2)])),
+    (lambda v: F.last_tokens(X, v), "n", (True, 4)),
+    (lambda v: F.bias(X, SCALE, v), "need", (None, True, (), (True,), (True,) * 3))])
+def test_an_option_of_another_kind_is_refused(call, name, values):
+    for value in values:
+        with refused(f": {name} is .*, expected "):
+            call(value)
+
+
+@pytest.mark.parametrize("call", [
+    lambda v: F.layer_norm(X, SCALE, SCALE, v(1)), lambda v: F.rope(X, v(2), v(9), v(1)),
+    lambda v: F.last_tokens(X, v(2)), lambda v: F.positions(X, np.ones((9, 4), "f4"), v(1))])
+def test_numpy_s_numbers_as_options_give_the_same_bits(call):
+    """A float64 would turn float32 into float64, and -2 would wrap in uint8."""
+    for kind in (np.uint8, np.int64):
+        np.testing.assert_array_equal(call(kind)[0], call(int)[0], strict=True)
+    np.testing.assert_array_equal(F.layer_norm(X, SCALE, SCALE, np.float64(1))[0],
+                                  F.layer_norm(X, SCALE, SCALE, 1)[0], strict=True)
+
+
+@pytest.mark.parametrize("call", [
+    lambda: F.softmax(X[..., :0]), lambda: F.log_sum_exp(X[..., :0]), lambda: F.rope(X[:0], 2),
+    lambda: F.attention(QKV[..., :0], 2), lambda: F.attention(QKV[:, :0], 2),
+    lambda: F.lstm(X[:0], np.ones((4, 4)), np.ones((1, 4)), np.ones(4)),
+    lambda: F.layer_norm(X[..., :0], SCALE[:0], SCALE[:0])])
+def test_an_axis_of_length_0_is_refused_where_nothing_could_be_computed(call):
+    with refused(r"has shape \(.*, expected \(.*\).*, no axis of length 0"):
+        call()
 
 
 REFUSALS = [

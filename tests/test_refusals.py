@@ -14,6 +14,7 @@ from minifpt import functional as F
 from minifpt.experiments import runs as run_folders
 from minifpt.files import runs
 from minifpt.freeze import FreezeMask
+from minifpt.trunks.parts import RMSNorm
 
 TINY = dict(n_layer=1, n_head=2, n_embd=8, n_positions=12, vocab_size=16)
 QUICK = dict(steps=2, batch_size=2, eval_every=2, test_examples=2, progress=False)
@@ -282,7 +283,8 @@ BAD = [                                                   # (call, message)
     *each(lambda model: adapters.adapt(model, "lora"), [None, {}, 3], "adapt: the model is"),
     *each(adapters.merge, [None, {}, 3], "merge: the model is"),
     *each(minifpt.FPT.for_task, [None, ..., {}], "FPT: the task is .*, expected a task or its"),
-    (lambda: layers.Block(8, 2, dropout=0.1).forward(X, train=True), "Attention: .*rng is"),
+    (lambda: layers.Block(8, 2, dropout=0.1).forward(np.ones((1, 2, 8)), train=True),
+     "Attention: .*rng is"),
     *each(lambda x: FreezeMask(patterns=x), [3, None, 1j], "patterns is .*expected a tuple"),
     *each(minifpt.load, [None, 3.5, b"x"], "load: the folder is .*, expected a path"),
     (lambda: minifpt.steps(5, xor()), "the model is 5"),
@@ -371,3 +373,61 @@ def test_numpys_numbers_and_paths_are_taken(tmp_path):
     lm = minifpt.LanguageModel(minifpt.GPT2Config(**TINY))
     lm.generate([1], n(3), temperature=np.float32(0.5), top_k=n(2), seed=n(1))
     lm.perplexity(np.arange(5), stride=n(2))
+
+
+# ------------------------------------------------------------------- arguments of another kind
+
+
+@pytest.mark.parametrize("make", [
+    lambda v: layers.Linear(v, 4), lambda v: layers.Linear(4, v), layers.LayerNorm,
+    lambda v: layers.Embedding(v, 4), lambda v: layers.Positions(4, v), layers.MLP,
+    lambda v: layers.Attention(v, 2), lambda v: layers.Block(v, 2)])
+def test_a_layer_s_size_of_another_kind_is_refused(make):
+    for value in (None, "8", 8.0, True, 0, -8, 10 ** 30, (), np.ones(3)):
+        with refused("must be a whole number, at least 1"):
+            make(value)
+
+
+@pytest.mark.parametrize("layer", [layers.LayerNorm(4), layers.Positions(9, 4), RMSNorm(4, 1e-5)])
+def test_one_channel_is_not_used_for_all(layer):
+    with refused(rf"{type(layer).__name__}: x has shape \(2, 3, 1\), expected \(..., 4\)"):
+        layer.forward(np.ones((2, 3, 1), np.float32))
+
+
+MASKED = np.ma.masked_array(np.ones((2, 4, 1), np.float32), True)
+
+
+@pytest.mark.parametrize("call", [
+    lambda: fpt().forward(MASKED), lambda: fpt().predict(MASKED),
+    lambda: minifpt.LanguageModel(trunk()).forward(MASKED[..., 0].astype(int)),
+    lambda: minifpt.LanguageModel(trunk()).generate(MASKED[..., 0].astype(int), 1)])
+def test_a_mask_is_not_passed_over(call):
+    with refused("MaskedArray"):
+        call()
+
+
+@pytest.mark.parametrize("value", ["False", "", None, 1, 0.0, (), np.ones(2)])
+def test_a_flag_is_true_or_false(value, tmp_path):
+    x = np.ones((2, 4, 1), np.float32)
+    for call in (lambda: fpt().forward(x, train=value), lambda: FreezeMask(attn=value),
+                 lambda: minifpt.train(fpt(), xor(), out=tmp_path / "run", resume=value, **QUICK),
+                 lambda: minifpt.train(fpt(), xor(), **QUICK | {"progress": value}),
+                 lambda: minifpt.GPT2Config(causal=value)):
+        with refused("expected True or False"):
+            call()
+
+
+def test_the_number_of_last_tokens_is_one_of_the_tokens():
+    x = np.ones((2, 4, 8), np.float32)
+    for last in (0, 5, -1, True, 2.0, "2", (), np.ones(2)):
+        with refused("last must be a whole number"):
+            trunk().forward(x, last=last)
+
+
+@pytest.mark.parametrize("call", [
+    tasks.get, minifpt.GPT2.from_pretrained, lambda v: FreezeMask(only=v),
+    lambda v: trunk().save("nowhere", v)])
+def test_an_argument_of_many_lines_is_refused_in_one(call):
+    for value in (np.ones((3, 9)), trunk()):
+        with refused("expected"):                         # a line
+            call(value)

@@ -71,8 +71,9 @@ def save_weights(path, config, named_arrays, dtype=np.float16):
 
 def weight_dtype(dtype):
     """Return the dtype of a weight file: float16 or float32."""
-    if dtype not in ("float16", "float32", np.float16, np.float32):
-        raise ValueError(f"weights: dtype is {dtype}, expected float16 or float32")
+    if isinstance(dtype, np.ndarray) or dtype not in (
+            "float16", "float32", np.float16, np.float32):
+        raise ValueError(f"weights: dtype is {brief(dtype)}, expected float16 or float32")
     return np.dtype(dtype)
 
 

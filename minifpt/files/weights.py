@@ -66,9 +66,9 @@ def find(name):
     """Return the path of weights, from a name such as ``minigpt-language``, or from a path: an
     ``.npz`` file, or a folder or file that Transformers saved."""
     if not isinstance(name, (str, os.PathLike)):
-        raise ValueError(f"no weights {name!r:.60}: expected a name or a path")
+        raise ValueError(f"no weights {brief(name)}: expected a name or a path")
     if not str(name).strip():                             # Path("") is the working folder
-        raise FileNotFoundError(f"no weights {name!r}: expected a name or a path")
+        raise FileNotFoundError(f"no weights {brief(name)}: expected a name or a path")
     if Path(name).is_file() or huggingface.is_checkpoint(name):
         return Path(name)
     for folder in folders():
@@ -87,7 +87,7 @@ def find(name):
     near = "" if hint else " (it is drawn, not read)" if re.match(
         "(random|lstm)([:@+,]|$)", str(name)) else suggestion(
             name, {*available(), "random", *huggingface.HUB} - {str(name)})
-    raise FileNotFoundError(f"no weights '{name}'{near}: neither a path nor one of "
+    raise FileNotFoundError(f"no weights {str(name)!r}{near}: neither a path nor one of "
                             f"{', '.join(available()) or '(none installed)'}{hint}")
 
 

@@ -41,7 +41,7 @@ def task_class(name):
     if USERS_OWN.fullmatch(str(name)):
         return load_object(name)
     if not isinstance(name, str) or name not in TASKS:
-        raise ValueError(f"no task '{name}'{suggestion(name, TASKS)}: expected one of "
+        raise ValueError(f"no task {str(name)!r:.100}{suggestion(name, TASKS)}: expected one of "
                          f"{', '.join(names())}, or FILE.py:CLASS")
     return TASKS[name]
 

@@ -17,6 +17,7 @@ class RMSNorm(layers.Layer):
 
     def forward(self, x):
         """x (..., C) -> y (..., C)."""
+        layers.check_channels(self, x, len(self.weight.data))
         return ops.rms_norm(x, self.weight.data, self.eps, (True, self.weight.trainable))
 
     def backward(self, dy, cache):
