@@ -86,6 +86,19 @@ def test_layers_in_lists_tuples_and_dictionaries_have_names():
         for part in ("weight", "bias")]
 
 
+def test_all_frozen_ends_in_any_order_and_by_an_error():
+    """As two streams of tokens of one model do."""
+    layer = Linear(2, 2)
+    first, second = layer.all_frozen(), layer.all_frozen()
+    first.__enter__(), second.__enter__()
+    assert not layer.learns()
+    first.__exit__(None, None, None), second.__exit__(None, None, None)
+    assert layer.learns()
+    with pytest.raises(RuntimeError), layer.all_frozen():
+        raise RuntimeError
+    assert layer.learns()
+
+
 def test_inference_in_another_thread_takes_no_gradient_away():
     layer, x = Linear(4, 3), ones((2, 4), np.float32)
     with ThreadPoolExecutor(1) as pool, layer.all_frozen():
