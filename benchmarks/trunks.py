@@ -162,9 +162,15 @@ def run_accuracy(folder, out):
 
 
 def table(path):
-    """Return a study's Markdown table: a row for each trunk and change, a column for each task."""
-    arms, names = {}, {}
-    for row in read_rows(path):
+    """Return a study's Markdown table: a row for each trunk and change, a column for each task; of
+    the forms, means over the heads."""
+    arms, names, rows = {}, {}, read_rows(path)
+    if "share" in rows[0]:
+        return tables.markdown([["trunk", "share (%)", "trace"], *(
+            [f"`{trunk}`", f"{100 * mean(rows, trunk, 'share'):.1f}",
+             f"{mean(rows, trunk, 'trace'):.2f}"]
+            for trunk in dict.fromkeys(row["trunk"] for row in rows))])
+    for row in rows:
         if row["seed"] != str(VALIDATION_SEED):
             by_task = arms.setdefault((row["trunk"], row["change"]), {})
             by_task.setdefault(row["task"], []).append(row)
@@ -172,6 +178,11 @@ def table(path):
     return tables.markdown([["trunk", "change", *names.values()], *(
         [f"`{trunk}`", change, *(answer(by_task.get(name, [])) for name in names)]
         for (trunk, change), by_task in arms.items())])
+
+
+def mean(rows, trunk, column):
+    """Return the mean of a column over the rows of a trunk."""
+    return np.mean([float(row[column]) for row in rows if row["trunk"] == trunk])
 
 
 def answer(rows):

@@ -224,7 +224,7 @@ class FPT(Layer):
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return the logits, without dropout and without keeping a cache."""
         with self.all_frozen():
-            return parallel.forward(self, x)[0]
+            return parallel.forward(self, self._checked(x))[0]
 
     def save(self, folder, dtype=None, **provenance):
         """Write the model to a new folder: the trunk as Transformers saves it, and the input and

@@ -4,6 +4,7 @@ The parts depend on the sizes alone, so that any number of cores gives the same 
 """
 
 import math
+from collections import namedtuple
 from contextlib import nullcontext
 
 import numpy as np
@@ -13,19 +14,20 @@ from .layers import PART_GRADS, TRACING, named_layers
 
 PARTS = {480: 2, 1920: 4, 7680: 8}  # {least examples x tokens of a batch: its number of parts}
 MAX_CHANNELS = 512                  # parts of a wider model would each read its weights from memory
+PartsCache = namedtuple("PartsCache", "parts caches")
 
 
 def parts_of(model, x):
     """Return a slice of the examples for each part of a batch.
 
-    There is one part for a small batch, for a recurrence, for a wide model, for a model with a
-    layer of the user's own, and while a model is traced.
+    There is one part for a small batch, for a recurrence, for a wide trunk, for a model with a
+    layer of the user's own or without a trunk, and while a model is traced.
     """
     shape = np.shape(x)[:2]
     n = max((n for rows, n in PARTS.items() if math.prod(shape) >= rows), default=1)
-    layers = named_layers(model)
-    if n == 1 or TRACING.locked() or not all(runs_in_parts(layer) for _, layer in layers) or (
-            model.trunk.config.n_embd > MAX_CHANNELS):
+    config = getattr(getattr(model, "trunk", None), "config", None)
+    if n == 1 or TRACING.locked() or config is None or config.n_embd > MAX_CHANNELS or not all(
+            runs_in_parts(layer) for _, layer in named_layers(model)):
         return [slice(None)]
     size = -(-shape[0] // n)
     return [slice(i, i + size) for i in range(0, shape[0], size)]
@@ -37,35 +39,36 @@ def runs_in_parts(layer):
             and "forward" not in vars(layer))
 
 
-def forward(model, x, train=False, rng=None):
-    """Return the logits as ``model.forward(x, train, rng)`` does, and a cache for :func:`backward`.
+def forward(model, x, **options):
+    """Return the logits as ``model.forward(x, train=..., rng=...)`` does, and a cache for
+    :func:`backward`.
 
     The first part draws its dropout from ``rng``, the others from generators far ahead of it.
     """
     parts = parts_of(model, x)
     if len(parts) == 1:
-        return model.forward(x, train=train, rng=rng)
+        return model.forward(x, **options)
+    rng = options.pop("rng", None)
     rngs = [rng, *(rng and np.random.Generator(rng.bit_generator.jumped(i))
                    for i in range(1, len(parts)))]
-    pairs = in_parts(lambda i: model.forward(x[parts[i]], train=train, rng=rngs[i]), len(parts))
+    pairs = in_parts(lambda i: model.forward(x[parts[i]], rng=rngs[i], **options), len(parts))
     logits, caches = zip(*pairs, strict=True)
-    return np.concatenate(logits), [*zip(parts, caches, strict=True)]
+    return np.concatenate(logits), PartsCache(parts, caches)
 
 
 def backward(model, dlogits, cache):
     """Run back for the cache of :func:`forward`; the parts' gradients add up in a fixed order."""
-    if not isinstance(cache, list):
+    if not isinstance(cache, PartsCache):
         return model.backward(dlogits, cache)
 
     def run(i):
-        part, cache_of_part = cache[i]
         token = PART_GRADS.set({})
         try:
-            model.backward(dlogits[part], cache_of_part)
+            model.backward(dlogits[cache.parts[i]], cache.caches[i])
             return PART_GRADS.get()
         finally:
             PART_GRADS.reset(token)
-    for grads in in_parts(run, len(cache)):
+    for grads in in_parts(run, len(cache.parts)):
         for parameter, grad in grads.items():
             parameter.add_grad(grad)
 

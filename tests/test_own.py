@@ -275,6 +275,7 @@ VERDICTS = [
     ({"linear": LINEAR, "linear_backward": LINEAR_BACKWARD.format(
         "if need != (True, True, True): dy = np.ones_like(dy); grads = dy @ w.T, *grads[1:]")},
      {"linear_backward": "With need = (True, False, False): dx is wrong"}),
+    ({"linear_backward": LINEAR_BACKWARD.format("")}, {"linear_backward": PASSED}),
     # each half alone is right, and the pair trains to nothing
     ({"softmax": "x -= x.max(-1, keepdims=True)\ny = np.exp(x)\n"
                  "return y / y.sum(-1, keepdims=True), SoftmaxCache(y)"}, {"softmax": "in place"}),
@@ -304,6 +305,11 @@ VERDICTS = [
                             "(centred * centred).sum(-1, keepdims=True) / (x.shape[-1] - 1)"),
       "layer_norm_backward": body("layer_norm_backward")},
      {"layer_norm": "not right yet", "layer_norm_backward": PASSED}),
+    ({"linear": changed("linear", "@ w + b", "@ w"), "linear_backward": LINEAR_BACKWARD.format("")},
+     {"linear": "bias is missing", "linear_backward": PASSED}),
+    ({"softmax": changed("softmax", "e.sum(axis=-1", "e.sum(axis=0"),
+      "softmax_backward": body("softmax_backward")},
+     {"softmax": "Each row sums to 1", "softmax_backward": PASSED}),
     ({"softmax": changed("softmax", "e.sum(axis=-1", "e.sum(axis=0"),
       "attention": body("attention"), "attention_backward": body("attention_backward")},
      {"attention": "Mend softmax first", "attention_backward": PASSED}),

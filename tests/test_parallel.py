@@ -91,8 +91,8 @@ def test_each_part_drops_other_values():
     first, second = np.split(gradients(model, x)["logits"], 2)
     assert not np.isclose(first, second).any()
     rng = np.random.default_rng(0)
-    parallel.forward(model, x, True, rng)
-    third = parallel.forward(model, x, True, rng)[0]      # nor do two steps have the same
+    parallel.forward(model, x, train=True, rng=rng)
+    third = parallel.forward(model, x, train=True, rng=rng)[0]      # nor do two steps have the same
     assert not np.isclose(third, np.concatenate([first, second])).any()
 
 
@@ -143,11 +143,13 @@ class Mine(layers.MLP):
 
 
 @pytest.mark.parametrize("change", [
-    "nothing", "layer", "method", "lstm", "trace", "small", "wide"])
+    "nothing", "layer", "method", "lstm", "trace", "small", "wide", "no trunk"])
 def test_where_one_pass_runs(monkeypatch, change):
     monkeypatch.setattr(parallel, "MAX_CHANNELS", 15 if change == "wide" else 16)
     model, (x, _) = model_of("lstm" if change == "lstm" else "gpt2"), examples(13)
     x = x[:2] if change == "small" else x
+    if change == "no trunk":
+        model = model.trunk
     if change == "layer":
         model.trunk.h[0].mlp = Mine(16, dtype=np.float64)
     if change == "method":
@@ -162,6 +164,8 @@ def test_predict_and_evaluate_run_in_parts_and_keep_no_gradient(monkeypatch):
     monkeypatch.setattr(minifpt.GPT2, "forward", lambda self, x, *args, **options: (
         sizes.append(len(x)), forward(self, x, *args, **options))[1])
     np.testing.assert_allclose(model.predict(x), want, rtol=1e-12, atol=1e-12)
+    with pytest.raises(ValueError, match=r"x has shape \(13, 6, 2\)"):
+        model.predict(np.repeat(x, 2, axis=2))
     loss, accuracy = training.evaluate(model, task, x, y)
     assert loss == pytest.approx(task.loss(want, y)[0]) and accuracy == task.accuracy(want, y)
     assert sorted(sizes) == [1, 1, 4, 4, 4, 4, 4, 4]

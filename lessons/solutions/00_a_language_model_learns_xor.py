@@ -26,8 +26,12 @@ def strings_right(logits, y):
     "a number of strings, not their share": "_.mean() -> _.sum()",
     "the answer is the bit with the *higher* of its two scores, whatever their signs":
         "logits.argmax(axis=-1) -> (logits[..., 1] > 0)",
-    "the lower score is taken as the answer, or it is one answer for all strings: look at the axis":
-        "logits.argmax(axis=-1) -> logits.argmin(axis=-1)",
+    "none is right: the lower score is taken as the answer, or you ask whether every string is":
+        ["logits.argmax(axis=-1) -> logits.argmin(axis=-1)",
+         "_.all(axis=1).mean() -> float(_.all())"],
+    "a share from 0 to 1, not per cent": "return _ -> return 100 * _",
+    "a share of the strings: divide by the B strings, not by all bits":
+        "right.all(axis=1).mean() -> right.all(axis=1).sum() / y.size",
 })
 def _(rng):
     while True:
@@ -69,10 +73,16 @@ def parameters_trained(n_layer, n_embd, tokens, input_dim, output_dim):
         ("input_dim * C + C -> input_dim * C", "_ + output_dim -> _"), "_ + output_dim -> _"],
     "C numbers are missing: the input layer's bias, or one of the last layer norm's two vectors":
         "input_dim * C + C -> input_dim * C",
-    "a layer from n to m numbers has m biases": ["input_dim * C + C -> input_dim * C + input_dim",
+    "a layer from n to m numbers has m biases": [(
+        "input_dim * C + C -> input_dim * C + input_dim",
+        "C * output_dim + output_dim -> C * output_dim + C"),
+        "input_dim * C + C -> input_dim * C + input_dim",
         "C * output_dim + output_dim -> C * output_dim + C"],
     "all tokens share a layer's numbers: only the positions are multiplied by tokens": [
-        "_ + norms -> _ + tokens * norms", "input_dim * C + C -> tokens * (input_dim * C + C)",
+        "_ + norms -> _ + tokens * norms", (
+            "input_dim * C + C -> tokens * (input_dim * C + C)",
+            "C * output_dim + output_dim -> tokens * (C * output_dim + output_dim)"),
+        "input_dim * C + C -> tokens * (input_dim * C + C)",
         "C * output_dim + output_dim -> tokens * (C * output_dim + output_dim)"],
     "the layer norms are missing: they are trained in every block": "_ + norms -> _",
     "the trunk's own weights are counted too, and they are frozen":

@@ -43,6 +43,8 @@ def shared_weight_gradient(x, w, dy):
 @exercise(shared_weight_gradient, {
     "one path is missing: that is the second use of w alone": "_ + x.T @ dz -> _",
     "one path is missing: that is the first use of w alone": "z.T @ dy + _ -> _",
+    "w w is a product of matrices: w.T w.T belongs to the way back to x": [
+        "return _ -> return x.T @ dy @ (w @ w).T", "return _ -> return x.T @ dy @ w.T @ w.T"],
     "the two paths are averaged: the chain rule adds them": "return _ -> return (_) / 2",
     "twice the same path: the two uses have different inputs, x and x w": [
         "z.T @ dy + _ -> 2 * _", "_ + x.T @ dz -> 2 * _"],

@@ -27,6 +27,7 @@ def loss_of_a_hint(V, k):
         "_ / k -> V - 1 + k", "_ / k -> V + k"],
     "those are odds: all parts together are V - 1 + k, and the target's k are among them": [
         "V - 1 + k -> V - 1", "V - 1 + k -> V - k"],
+    "the target has k parts, the others one each: V - 1 + k in all": "_ / k -> V - 1",
     "the target has k parts, not k more than another word": "(V - 1 + k) / k -> (V + k) / (k + 1)",
     "k is a ratio of probabilities: it belongs inside the logarithm": [
         "np.log((V - 1 + k) / k) -> np.log(V) / k", "np.log((V - 1 + k) / k) -> np.log(V) - k",
@@ -56,6 +57,7 @@ def gradient_for_a_teacher(z, q):
     return (p - q) / len(z)
 
 
+SHARES = "_ / len(z) -> _ / len(z)", "_ / len(z) -> _"    # right, and without N
 OF_ALL = "p = softmax(z) -> e = np.exp(z - z.max()); p = e / e.sum({})"
 
 
@@ -73,16 +75,21 @@ OF_ALL = "p = softmax(z) -> e = np.exp(z - z.max()); p = e / e.sum({})"
     "each logit moves the probabilities of all words of its row, not only its own": [
         f"(p - q) / len(z) -> {rate} / len(z)" for rate in ("q * (p - 1)", "(q * p - q)",
                                                             "-q * p * (1 - p)", "-(1 - p)")],
-    "z are scores: softmax makes probabilities of them": ["p = softmax(z) -> p = z",
-                                                          "p = softmax(z) -> p = np.exp(z)"],
+    "z are scores: softmax makes probabilities of them": [
+        (f"p = softmax(z) -> p = {p}", share) for p in ("z", "np.exp(z)") for share in SHARES],
     "that is the difference of logarithms; the gradient has the probabilities": [
         "p - q -> np.log(p) - q", "p - q -> np.log(p) - np.log(q)"],
     "q is asked of each word as it is: nothing multiplies the difference": [
         "p - q -> q * (p - q)", "p - q -> p * (p - q)"],
     "each row is a choice of its own: the exponentials of a row sum to 1": [
-        OF_ALL.format(axis) for axis in ("", "axis=0")],
-    "that is the loss; its gradient has an entry for each logit":
+        (OF_ALL.format(axis), share) for axis in ("", "axis=0") for share in SHARES],
+    "that is the loss; its gradient has an entry for each logit": [
         "return _ -> return -(q * np.log(p)).sum(axis=1).mean()",
+        "return _ -> return -q * np.log(p) / len(z)"],
+    "q is missing: what the model believes minus what it is told": "p - q -> p",
+    "q are probabilities already: softmax belongs to z": "p - q -> p - softmax(q)",
+    "softmax's backward gets the rate along p, which is -q / p, not q": [
+        f"p - q -> {sign}p * (q - (q * p).sum(axis=-1, keepdims=True))" for sign in ("", "-")],
     "the gradient of each row is asked for, (N, V)": [
         f"return _ -> return (p - q).{way}(axis=0)" for way in ("mean", "sum")],
 }, {"overflows": "p = softmax(z) -> p = np.exp(z) / np.exp(z).sum(axis=-1, keepdims=True)"})
@@ -107,7 +114,10 @@ def log_softmax_backward(dy, y):
         "return _ -> p = np.exp(y); return p * (dy - (dy * p).sum(axis=-1, keepdims=True))",
     "the path through the log-sum-exp is missing: it reaches every entry of the row":
         "dy - _ -> dy",
-    "y is a logarithm; the probability is exp(y)": "np.exp(y) -> y",
+    "y is a logarithm; the probability is exp(y)": [
+        "np.exp(y) -> y", "return _ -> return y * (dy - (dy * y).sum(axis=-1, keepdims=True))"],
+    "1 / p is the logarithm's rate along p; x stands before the softmax":
+        "return _ -> return dy / np.exp(y)",
     "dy is missing in the second term: every y of a row sends its dy through the log-sum-exp":
         "np.exp(y) * total -> np.exp(y)",
     "the sum of dy has no weights: each y moves with the log-sum-exp at the same rate, -1":
@@ -144,6 +154,7 @@ def loss_scale(gradient):
                  "np.abs(gradient) -> (-gradient)",
                  "np.abs(gradient).max() -> np.abs(gradient[0, 0])"],
     "become 0": ["np.floor(_) -> -16", "30000.0 -> 1e-6"],
+    "return one number": "return _ -> return np.full(gradient.shape, _)",
 })
 def _(rng):
     def case(size, sign):
@@ -168,9 +179,10 @@ def _(rng):
             (gradient,), lambda s: bool(power(s) and not overflows(s) and lost(s) <= 0.01), {
                 "not a power of two: any other scale rounds every entry once more":
                     lambda s: not power(s),
-                "negative entries overflow to minus infinity: how large an entry is has nothing "
-                "to do with its sign":
-                    lambda s: overflows(s) and not np.isposinf(scaled(s)).any(),
+                "return one number": lambda s: np.ndim(s) > 0,
+                "negative entries overflow to minus infinity: the largest entry counts, whatever "
+                "its sign": lambda s: (
+                    overflows(s) and power(s) and s * gradient.max() <= 65504),
                 "the scale is too large: entries overflow to infinity": overflows,
                 "the scale is too small: more than 1 % of the entries become 0":
                     lambda s: lost(s) > 0.01})

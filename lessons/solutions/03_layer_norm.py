@@ -25,6 +25,7 @@ def unseen_change(x):
     "the sign": ["x + 1.0 -> -x", "x + 1.0 -> 3 - 2 * x"],
     "all channels of a row": ["1.0 -> np.arange(1, x.shape[1] + 1)", "1.0 -> 3 + x.mean(axis=0)",
                               "x + 1.0 -> x - x.mean(axis=0)"],
+    "positive factor": "x + 1.0 -> 0 * x",
     "another factor": "x + 1.0 -> x * (2 + np.arange(x.shape[1]))",
     "which two changes": ["x + 1.0 -> x ** 3 + 9", "x + 1.0 -> x[:, ::-1] + 5",
                           "x + 1.0 -> x[::-1] + 5"],
@@ -56,6 +57,7 @@ def _(rng):
         "ones": same,
         "the sign: a row times a negative number is mirrored, and so is its x̂": lambda y: (
             np.allclose(_standardise(np.asarray(y, float)), -before, rtol=0, atol=1e-3)),
+        "nothing is left of the rows: a stretch is by a positive factor": lambda y: not np.any(y),
         "each channel gets a number of its own: the shift must be the same for all channels of a "
         "row": lambda y: np.allclose(y - x, (y - x)[:1]),
         "a stretch with another factor for each channel: it must be the same for all channels of "
@@ -84,8 +86,14 @@ def rms_norm_backward(dy, x, w, eps=1e-5):
 
 
 @exercise(rms_norm_backward, {
-    "dx still removes the mean of g: that is layer norm's backward, here a shift counts":
+    "dx still removes the mean of g: that is layer norm's backward, here a shift counts": [
         "g - along -> g - along - g.mean(axis=-1, keepdims=True)",
+        "g - along -> g - g.mean(axis=-1, keepdims=True)"],
+    "dx: xhat stands twice in the part along it, in the mean and before it": [
+        f"along = _ -> along = {part}.mean(axis=-1, keepdims=True)" for part in (
+            "(g * xhat)", "xhat * g")],
+    "dx: the mean has w too: it is of g = dy w, times xhat":
+        "along = _ -> along = xhat * (dy * xhat).mean(axis=-1, keepdims=True)",
     "dx: the part along xhat is not removed: moving x also changes the row's size":
         "g - along -> g",
     "dx: a sum for a mean in the part along xhat": "g - along -> g - along * x.shape[-1]",
@@ -98,13 +106,17 @@ def rms_norm_backward(dy, x, w, eps=1e-5):
     "dx: the square gives a 2 and the root a 1/2, and they cancel": [
         "g - along -> g - 2 * along", "g - along -> g - along / 2"],
     "eps is missing, and one row is so small that it counts": "_ + eps -> _",
+    "the eps belongs under the root": "np.sqrt(_ + eps) -> (np.sqrt(_) + eps)",
+    "a row's size is the root of the mean of the squares, not of their sum":
+        "(x * x).mean(axis=-1, keepdims=True) -> (x * x).sum(axis=-1, keepdims=True)",
+    "return dx first, then dw": "return _, _1 -> return _1, _",
     "dx: the part along x is removed with x itself: it must be xhat, both times": [
         f"g - along -> g - x * (g * {x}).mean(axis=-1, keepdims=True)" for x in ("x", "xhat")],
     "dx: that xhat is layer norm's, without the mean; here it is x divided by the row's size": [
         f"along = _ -> n = {NORMED}; along = {a} * (g * {b}).mean(axis=-1, keepdims=True)"
         for a, b in ("nn", ("n", "xhat"), ("xhat", "n"))],
-    "dx: each row has its own mean, along the channels":
-        "along = _ -> along = xhat * (g * xhat).mean(axis=0)",
+    "dx: each row has its own mean, along the channels": [
+        f"along = _ -> along = xhat * (g * xhat).mean({axis})" for axis in ("axis=0", "")],
     "dx: the second term has the wrong sign": "g - along -> g + along",
     "dw: the scale multiplies xhat, not x": "dy * xhat -> dy * x",
     "dw: that xhat is layer norm's, without the mean; here it is x divided by the row's size":

@@ -26,6 +26,11 @@ def answer_to_no_question(v):
         "return _ -> return 0 * v",
     "all tokens look at the first token: does a query of 0 score it higher than the others?":
         "return _ -> return np.tile(v[0], (len(v), 1))",
+    "each channel is averaged over the tokens, not over the channels":
+        "np.cumsum(v, axis=0) -> np.cumsum(v, axis=1)",
+    "softmax is for the scores, which are all 0: it does not touch the values":
+        "return _ -> return F.softmax(v)[0]",
+    "a token adds up all that it sees before it divides": "np.cumsum(v, axis=0) -> v",
     "return one row of y for each token": "return _ -> return v.mean(axis=0)",
 }, {"itself too": "return _ -> return np.roll(_, 1, axis=0) * (counts > 1)"})
 def _(rng):
@@ -49,8 +54,11 @@ def windowed_attention(q, k, v, w):
     "the factor is missing: the scores are divided by the square root of D": "_ / np.sqrt(_1) -> _",
     "the scores are divided by D: it is its square root": "np.sqrt(_) -> _",
     "the square root is of another axis than D, the channels of a query": [
-        "q.shape[1] -> len(q)", "q.shape[1] -> v.shape[1]"],
-    "the causal mask is missing: a token sees those after it": "mask = _ -> mask = back < w",
+        f"q.shape[1] -> {n}" for n in ("len(q)", "v.shape[1]", "w")],
+    "the scores are divided by the square root of D, not multiplied by it":
+        "_ / np.sqrt(_1) -> _ * np.sqrt(_1)",
+    "the causal mask is missing: a token sees those after it": [
+        "mask = _ -> mask = back < w", "mask = _ -> mask = back == back"],
     "the window looks to both sides: a token sees those after it":
         "mask = _ -> mask = np.abs(back) < w",
     "the window is missing: a token sees all those before it": "mask = _ -> mask = back >= 0",
@@ -58,7 +66,11 @@ def windowed_attention(q, k, v, w):
     "the mask is the other way round: a token sees itself and those after it":
         "back = _ -> back = -(_)",
     "the wrong axis: the shares of each query, a row, sum to 1":
-        "A, _ = _1 -> A = np.where(mask, np.exp(S), 0); A /= A.sum(axis=0)",
+        "A, _ = _1 -> A = np.where(mask, np.exp(S - S.max()), 0); A /= A.sum(axis=0) + 1e-300",
+    "each key has its own score: the shares of a window are not equal":
+        "A, _ = _1 -> A = mask / mask.sum(axis=1, keepdims=True)",
+    "each token averages over all that it sees, not only over the best key":
+        "A, _ = _1 -> A = np.eye(len(q))[np.where(mask, S, -np.inf).argmax(axis=1)]",
     "you mask after the softmax: the shares that are left no longer sum to 1":
         ["A, _ = _1 -> A = F.softmax(S)[0] * mask",
          "A, _ = _1 -> A = F.softmax(np.where(back >= 0, S, -np.inf))[0] * mask"],
@@ -68,11 +80,12 @@ def windowed_attention(q, k, v, w):
         for allowed in ("mask & (back > 0)", "(0 < back) & (back <= w)")],
     "that is the map A; y is A times the values": "return _ -> return A",
     "the map is transposed: row t of A holds the shares that token t gives": "A @ v -> A.T @ v",
-    "a masked score of 0 still gets a share: for which score is the share 0?": "-np.inf -> 0",
+    "a masked score still gets a share: for which score is the share 0?": [
+        f"-np.inf -> {score}" for score in (0, -1, -10)],
 }, {"one token too short": "back < w -> back < w - 1"})
 def _(rng):
     T = int(rng.integers(6, 9))
-    q, k, v = (2 * rng.standard_normal((T, n)) for n in (3, 3, 5))
+    q, k, v = (2 * rng.standard_normal((T, n)) for n in (4, 4, 5))
     for w, about in ((3, ""), (T + 2, "Here the window is longer than the text: then it is plain "
                                       "causal attention."),
                      (1, "With w = 1 each token sees itself alone, and y is v.")):
@@ -80,8 +93,9 @@ def _(rng):
             "the window is one token too short: w includes the token itself": lambda y, w=w: (
                 w > 1 and np.allclose(y[1:], windowed_attention(q, k, v, w - 1)[1:])),
         }, about=about)
-    yield Case((1e3 * q, k, v, 3), about="Here some scores are in the thousands: an exponential of "
-                                         "them is infinite. F.softmax subtracts the largest first.")
+    yield Case((1e3 * q, k, v, 3), about="Here some scores are in the thousands, and their "
+                                         "exponentials are infinite or 0: mask first, then take "
+                                         "F.softmax, which subtracts each row's largest.")
 
 
 def goes_by_position(maps):

@@ -85,8 +85,8 @@ def inner_slope(a, b, t):
     "the derivative of a square is 2 s, and here s is a t + b": [
         "2 * (a * t + b) * a -> 2 * a", "2 * (a * t + b) * a -> 2 * a ** 2"],
     "b is missing": "a * t + b -> a * t",
-    "the square of a sum has a product, 2 a b t, too: use the chain rule":
-        "2 * (a * t + b) * a -> 2 * a ** 2 * t + b",
+    "the square of a sum has a product, 2 a b t, too: use the chain rule": [
+        f"2 * (a * t + b) * a -> {slope}" for slope in ("2 * a ** 2 * t + b", "2 * a * t + b")],
     "the inner derivative is a; b does not move with t":
         "2 * (a * t + b) * a -> 2 * (a * t + b) * (a + b)",
 })

@@ -39,12 +39,12 @@ text = language_model.generate(Bytes().encode("The old man "), 150, temperature=
 print(Bytes().decode(text))
 
 # %% [markdown]
-# Most of the words are real, and none of it means anything.
+# Most words are real, and none of it means anything.
 #
 # ## The task
 #
-# Two strings of five bits come in, one bit after the other. The model must return their **XOR**: at
-# each position 1 if the two bits differ, 0 if they are equal.
+# Two strings of five bits come in, one bit, a **token**, after the other. The model must return
+# their **XOR**: at each position 1 if the two bits differ, 0 if they are equal.
 
 # %%
 task = minifpt.tasks.get("bit-xor")
@@ -125,7 +125,7 @@ reveal(guess, float(run("minigpt-language", 0)[-1]), "%")
 
 # %% [markdown]
 # Did the novels help? Take a trunk of the same shape that has read nothing: its weights are random
-# numbers, drawn as GPT-2's are before any training. It is frozen as well, with the same front, back
+# numbers, drawn as GPT-2's are before training. It is frozen too, with the same front, back
 # and number of steps. How many percent does it get right?
 
 # %%
@@ -135,15 +135,16 @@ guess = ...                                               # a percentage
 reveal(guess, float(run("random@gpt2", 0)[-1]), "%")
 
 # %% [markdown]
-# That is the effect that the paper reports. It is tempting to stop here and say: language teaches a
+# That is the effect the paper reports. It is tempting to stop here and say: language teaches a
 # model to compute.
 #
 # ## The doubt: what differs between the two?
 #
 # A comparison shows something about reading only if the two trunks differ in nothing but the
 # reading. The next cell prints the **spread** of their weights, their typical distance from their
-# mean. `random@gpt2` has GPT-2's own, which was chosen for 768 channels; ours has 128. So we add a
-# control that has read nothing either: `random` is drawn as the paper draws it for this width.
+# mean. `random@gpt2` has GPT-2's own, which was chosen for vectors of 768 numbers; ours have 128.
+# So we add a control that has read nothing either: `random` is drawn as the paper draws it for this
+# width.
 #
 # We train all three with three **seeds**, which fix the new layers, the examples and the random
 # weights. Which is ahead after 100 steps, on average: `"novels"` or `"random"`?
@@ -182,7 +183,7 @@ curves(right, "Bit XOR, three seeds each (dotted: guessing)", ylabel="bits right
 #
 # Is it the *size* of the weights, then? A control that persuades differs in one thing. So take
 # `random@gpt2`, which is too small, and give it one part of `random`, nothing else: attention, or
-# feed-forward, which has twice as many numbers. Which of them brings it to 90 % of the bits:
+# feed-forward, which has twice as many numbers. Which brings it to 90 % of the bits:
 # `"attention"`, `"feed-forward"`, `"both"` or `"neither"`?
 
 # %%
@@ -195,8 +196,9 @@ ends = {name: rows[:, -1] for name, rows in right.items() if name != "novels"}
 learned = [name.split()[1] for name, values in ends.items() if "," in name and values.mean() >= 90]
 reveal(guess, {0: "neither", 1: "".join(learned), 2: "both"}[len(learned)])
 bars(dict(sorted(ends.items(), key=lambda item: item[1].mean())),
-     "One part at a time gets its right size", "bits right after 300 steps (%), three seeds",
-     color.random, digits=0, levels=[50], width=6, xlim=(0, 112))
+     "One part at a time gets its right size (dotted: guessing)",
+     "bits right after 300 steps (%), a dot for each seed", color.grey, digits=0, levels=[50],
+     width=6, xlim=(0, 112))
 
 # %% [markdown]
 # The first random trunk was too small to learn this quickly. What it lacked most is the size of its
@@ -221,10 +223,10 @@ check("strings_right", strings_right)
 
 
 # %% [markdown]
-# **2.** How many numbers does FPT train? A layer norm has two vectors of $C$ numbers; each block
-# has two layer norms, and one more stands at the end of the trunk. A layer from $n$ to $m$ numbers
-# has $nm$ weights and $m$ biases. For our model the table above has the answer. What is it for
-# GPT-2 base, with 12 blocks and $C = 768$?
+# **2.** How many numbers does FPT train, on $T$ tokens? A layer norm has two vectors of $C$ numbers;
+# each block has two layer norms, and one more stands at the end of the trunk. A layer from $n$ to
+# $m$ numbers has $nm$ weights and $m$ biases. For our model the table above has the answer. What is
+# it for GPT-2 base, with 12 blocks and $C = 768$?
 
 # %%
 def parameters_trained(n_layer, n_embd, tokens, input_dim, output_dim):

@@ -11,7 +11,7 @@
 # - let a small net learn XOR by your own gradient.
 #
 # **What we know by now.** A frozen model learned XOR while a few of its numbers moved
-# ([lesson 0](00_a_language_model_learns_xor.ipynb)). `backward` decided which way each of them
+# ([lesson 0](00_a_language_model_learns_xor.ipynb)). Training decided which way each of them
 # moved. Now we look inside, with a model of one layer.
 #
 # **The question:** Which way does a weight move?
@@ -62,8 +62,9 @@ matrix(axes[1], x, "x", "i", "n", limit=3)
 picture(fig)
 
 # %% [markdown]
-# Column 1 of $y$ moves, because $w_{01}$ is used for that column only. And each row $n$ moves
-# at its own rate, $x_{n0}$: compare with column 0 of $x$. For any weight,
+# Column 1 of $y$ moves, because $w_{01}$ is used for that column only. And each row $n$ moves at
+# its own rate, $x_{n0}$: compare with column 0 of $x$. For any weight, the others held still
+# ($\partial$),
 #
 # $$ \frac{\partial y_{no}}{\partial w_{io}} = x_{ni} $$
 #
@@ -72,8 +73,8 @@ picture(fig)
 # ## From the loss back to the weight
 #
 # Now a model with something to get wrong. After the linear layer comes an **activation function**,
-# $\tanh$, which makes the model nonlinear. One number, the **loss** $L$, says how far $y$ is from
-# the targets $t$ `(N, O)`:
+# $\tanh$, an S-shaped curve from -1 to 1, which makes the model nonlinear. One number, the **loss**
+# $L$, says how far $y$ is from the targets $t$ `(N, O)`:
 #
 # $$ s = x\,w + b, \qquad y = \tanh(s), \qquad L = \frac{1}{NO} \sum_{n,o} (y_{no} - t_{no})^2 $$
 #
@@ -85,7 +86,7 @@ picture(fig)
 # |---|---|---|
 # | $L = \frac{1}{NO}\sum (y - t)^2$ | $dy = \frac{2}{NO}\,(y - t)$ | the derivative of a square |
 # | $y = \tanh(s)$ | $ds = dy \cdot (1 - y^2)$ | $\tanh' = 1 - \tanh^2$; one path for each entry |
-# | $s = x\,w + b$ | $dw = x^\top ds$ | $w_{io}$ has $N$ paths, see below |
+# | $s = x\,w + b$ | $dw = x^\top ds$ | $w_{io}$ has $N$ paths |
 #
 # The last line is the picture above. $w_{io}$ reaches the loss on $N$ paths, through $s_{0o}$ to
 # $s_{N-1,o}$, and its rate along each is $x_{ni}$:
@@ -148,13 +149,12 @@ for name, gradient in {"as derived": dw, "broken: tanh forgotten": x.T @ dy,
     print(f"{name:26} error {error(gradient):.0e}")
 
 # %% [markdown]
-# A check that has never failed has told us nothing, so we broke the gradient in three ways. The
-# wrong ones are off by many powers of ten more.
+# A check that has never failed has told us nothing, so we broke the gradient in three ways.
 #
 # The library has the same lines. In them `rows` is $dy$ of shape `(N, O)`, and `need` says which of
 # the three gradients are wanted: where lesson 7 freezes a weight, its product is never computed.
 # What the backward pass needs, it finds in the **cache**, a tuple that the forward pass returns
-# beside $y$. `gradcheck` measures all of it.
+# beside $y$. `gradcheck` measures all of it, with a random weighted sum of $y$ as the loss.
 
 # %%
 show(F.linear_backward, lines=("if need[0]", "return"))
@@ -222,7 +222,7 @@ curves(losses, f"A net learns XOR, five seeds\n{whose}", ylabel="loss", styles=(
 
 # %% [markdown]
 # Without tanh the best that is left is to answer ½ to everything, which costs ¼. With it the loss
-# falls by the gradient that you have derived, and by nothing else.
+# falls by the gradient that you have derived.
 #
 # ## Exercises
 #
@@ -295,7 +295,7 @@ curves({f"{bits}, central": [abs(slope(h, dtype) / dw[0, 1] - 1) for h in steps]
 # $\frac{\varepsilon}{h} |L|$.
 #
 # In float32 most steps make a larger error than a gradient that is 0.1 % wrong, so a check would
-# not see it. So we *check* in float64 and *train* in float32, with the same code.
+# not see it. So we *check* in float64 and *train* in float32.
 #
 # **3.** *Open.* You get $f(z) = c + \sin(k z + \varphi)$ as a function that you can only call, and
 # a point $x$. You do not know $k$, which may be anything from $10^{-4}$ to $10^4$. Choose a step at

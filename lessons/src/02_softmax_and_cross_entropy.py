@@ -63,9 +63,8 @@ for name, logits in (("z", z), ("z + 100", z + 100), ("z + 100 in float32", np.f
 #
 # $$ \frac{e^{z_i + c}}{\sum_j e^{z_j + c}} = \frac{e^c\, e^{z_i}}{e^c \sum_j e^{z_j}} = p_i $$
 #
-# That is the mathematics. On the computer $e^{100}$ is more than float32 can hold, and infinity
-# divided by infinity is `nan`, not a number. So the library uses the freedom that we have just
-# found: it first subtracts each row's largest logit. Then no exponential is larger than 1.
+# On the computer $e^{100}$ is more than float32 can hold, and infinity divided by infinity is
+# `nan`, not a number. So the library first subtracts each row's largest logit.
 
 # %%
 show(F.softmax)
@@ -128,7 +127,7 @@ picture(fig)
 # leaves the loss as it is.
 #
 # With many rows, logits `(N, V)` and targets `(N,)`, the loss is the mean over the rows, so each
-# row's gradient is divided by $N$. We check the library's, and then break it in two ways.
+# row's gradient is divided by $N$.
 
 # %%
 rng = np.random.default_rng(2)
@@ -159,9 +158,10 @@ axes[0].set_ylabel("probability")
 picture(fig)
 
 # %% [markdown]
-# A logit raises its own probability and lowers all the others: each column sums to 0. With
-# $[i = j]$ for 1 where $i = j$ and 0 elsewhere, and the chain rule over the paths through all
-# $p_i$:
+# A logit raises its own probability and lowers all the others: each column sums to 0. We write
+# $[i = j]$ for 1 where $i = j$ and 0 elsewhere. As $\log p_i = z_i - \log S$, it moves with $z_j$
+# at the rate $[i = j] - p_j$, and $p_i$ at $p_i$ times that rate. The chain rule adds the paths
+# through all $p_i$:
 #
 # $$ \frac{\partial p_i}{\partial z_j} = p_i\,[i = j] - p_i\,p_j, \qquad
 #    dz_j = \sum_i dp_i\, \frac{\partial p_i}{\partial z_j}
@@ -175,12 +175,11 @@ picture(fig)
 # to begin it), for any number of leading axes. The first returns $p$ and `SoftmaxCache(p)`, which
 # the second gets. `cross_entropy`, and `log_sum_exp` which it calls, stay the library's. In the
 # cache are `cache.targets` and `cache.log_sum_exp.e`, the exponentials of each row with its largest
-# logit subtracted. Divide by the number of targets, and multiply by `dy`, one number. Keep float32
-# float32: `np.eye(V)` is float64.
+# logit subtracted. `cross_entropy_backward` divides by the number of targets, and multiplies by
+# `dy`, one number. Keep float32 float32: `np.eye(V)` is float64.
 #
-# With `linear` they are a classifier. **Softmax regression** gives each of ten digits a score that
-# is linear in the pixels, and descends the cross-entropy. The test digits are printed in fonts that
-# the model never saw.
+# **Softmax regression** gives each of ten digits a score that is linear in the pixels, and descends
+# the cross-entropy. The test digits are printed in fonts that the model never saw.
 
 # %%
 def digits(split, n):

@@ -6,12 +6,12 @@
 #
 # After this lesson you can
 #
-# - say what layer norm does to a row, and to which two changes of the row it is blind;
-# - derive its backward from those two changes, and say what each term is for;
+# - say what layer norm does to a row, and to which changes it is blind;
+# - derive its backward from these, and say what each term is for;
 # - train twelve blocks on your own layer norm.
 #
 # **What we know by now.** A layer, a softmax and a loss have gradients that we can derive, check
-# and train on. A model of one layer learns digits. A transformer has many layers in a row.
+# and train on. A model of one layer learns digits. A transformer has many layers.
 #
 # **The question:** What keeps twelve blocks in size?
 #
@@ -30,10 +30,10 @@ from minifpt.layers import MLP, Layer, LayerNorm, Linear
 # %% [markdown]
 # ## Twelve blocks in a row
 #
-# A **block** reads the activations $x$ `(T, C)`: $T$ tokens, the letters or words of a text, with
-# $C$ numbers each, its **channels**. It adds what it computed: $x \leftarrow x + f(x)$. GPT-2 base
-# has twelve of them. Ours are random: $f(x) = \text{gelu}(x\,w_1)\,w_2$ with $w_1$ `(C, 4C)` and
-# $w_2$ `(4C, C)`, drawn so that a product keeps the size of its input, and then multiplied by a
+# A **block** reads $x$ `(T, C)`, the **activations**: $T$ tokens, the letters or words of a text,
+# with $C$ numbers each, its **channels**. It adds what it computed: $x \leftarrow x + f(x)$. GPT-2
+# base has twelve of them. Ours are random: $f(x) = \text{gelu}(x\,w_1)\,w_2$ with $w_1$ `(C, 4C)`
+# and $w_2$ `(4C, C)`, drawn so that a product keeps the size of its input, and then multiplied by a
 # *size*. (GELU is an activation function, as tanh is. Lesson 6 has its formula.)
 #
 # The activations start with a **standard deviation** of 1: the root of the mean square of their
@@ -139,9 +139,10 @@ print("the output moves by", ", ".join(f"{n:.0e} ({name})" for name, n in length
 # $\epsilon$.) Layer norm is blind to both.
 #
 # The cell measured the **Jacobian** $J$ `(C, C)`: $\hat x_i$ moves with $x_j$ at the rate $J_{ij}$.
-# Now we can write it down. The vector $\mathbf 1 = (1, \dots, 1)$ is at right angles to $\hat x$,
-# whose mean is 0, and both have $v^\top v = C$. So the part of a move $m$ along one of them is
-# $\frac1C v\, v^\top m$. Both parts vanish, and the rest is divided by the deviation:
+# Now we can write it down. The column $\mathbf 1 = (1, \dots, 1)$ is at right angles to the column
+# $\hat x$, whose mean is 0, and both have $v^\top v = C$. So the part of a move $m$ along one of
+# them is $\frac1C v\, v^\top m$. Both parts vanish. The rest of a small move is at right angles to
+# both, so it changes neither mean nor deviation, and is divided by the deviation:
 #
 # $$ J = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \Big( I - \frac1C \mathbf{1}\mathbf{1}^\top
 #        - \frac1C \hat x \hat x^\top \Big) $$
@@ -176,8 +177,8 @@ print(minifpt.gradcheck(F.layer_norm, F.layer_norm_backward, (row[None], xhat, r
 # `LayerNormCache(xhat, rstd, w, need)`, where `rstd` is one over the root.
 #
 # Now twelve blocks of size 2 learn digits. The model's last layer begins with zeros, so that the
-# loss begins with $\log 10$, that of a model that knows nothing. Without layer norm, can a smaller
-# learning rate help? How many of four rates bring the loss below 2 in 40 steps?
+# loss begins with $\log 10$. Without layer norm, can a smaller learning rate help? How many of four
+# rates bring the loss below 2 in 40 steps?
 
 # %%
 guess = ...                                               # 0 to 4
@@ -219,9 +220,8 @@ curves({name: several[0] for name, several in runs.items()},
        styles=("-", "-", "--", "-.", ":"), inks=(color.trained, *4 * [color.ochre]))
 
 # %% [markdown]
-# At the rate that suits the blocks with layer norm, the others soon compute `nan`, not a number.
-# Smaller rates make the loss rise, or hardly move it. (One run for each rate, five seeds with layer
-# norm.)
+# At the rate that suits blocks with layer norm, those without it soon compute `nan`. Smaller rates
+# make the loss rise, or hardly move it. (One run for each rate, five seeds with layer norm.)
 #
 # ## Exercises
 #

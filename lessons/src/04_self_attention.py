@@ -32,9 +32,9 @@ from minifpt.files.tokenizer import Bytes
 # ## Looking, without weights
 #
 # We have $T$ tokens with $C$ channels each, $x$ `(T, C)`. **Self-attention** lets a row take
-# something from other rows. Here is a first attempt. The **score** of a pair of tokens says how
-# alike they are: it is their dot product. Softmax turns each row of scores into shares that sum to
-# 1. Then each token takes the average of all tokens, weighted by its shares.
+# something from other rows. The **score** of a pair of tokens says how alike they are: it is their
+# dot product. Softmax turns each row of scores into shares that sum to 1. Then each token takes the
+# average of all tokens, weighted by its shares.
 #
 # $$ S = x\,x^\top, \qquad A = \text{softmax}(S), \qquad y = A\,x $$
 #
@@ -72,8 +72,9 @@ picture(fig)
 # $$ S = \frac{q\,k^\top}{\sqrt D}, \qquad A = \text{softmax}(S), \qquad y = A\,v $$
 #
 # Why $\sqrt D$? A score is a sum of $D$ products. If the numbers in queries and keys are
-# independent, with mean 0 and variance 1, the score has variance $D$ and standard deviation
-# $\sqrt D$. Divided by it, a score has the same size in a narrow model and in a wide one.
+# independent, with mean 0 and variance 1 (the square of the deviation), each product has variance
+# 1, and variances add up: to $D$, a standard deviation of $\sqrt D$. Divided by it, a score has the
+# same size in a narrow model and in a wide one.
 #
 # Let us write the weights by hand. Tokens are pairs such as `a7`, and the last one is a question:
 # which number stands with `b`? The query of `b?` is `b`; its key is turned away from all letters,

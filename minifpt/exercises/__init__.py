@@ -472,7 +472,7 @@ def _describe(x):
     if isinstance(x, list) and not (len(x) < 9 and all(
             isinstance(y, (bool, int, float, str)) for y in x)):
         return f"a list of {len(x)}"
-    text = " ".join(repr(x).split())[:60]
+    text = f"{x:.6g}" if isinstance(x, float) else " ".join(repr(x).split())[:60]
     return "a function" if callable(x) else f"a {type(x).__name__}" if " at 0x" in text else text
 
 

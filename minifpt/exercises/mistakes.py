@@ -28,11 +28,15 @@ MISTAKES = {
         SUM_FOR_MEAN: "_.sum(axis=0) -> _.mean(axis=0)",
         "only one row: b is added to every row": "_.sum(axis=0) -> _[-1]"},
     "positions": {
-        START: "x + w[tokens] -> x + w[:x.shape[1]]"},
+        START: "x + w[tokens] -> x + w[:x.shape[1]]",
+        "one vector for all tokens: token t gets row start + t": "w[tokens] -> w[start]",
+        "the position's vector is added": "x + w[tokens] -> x * w[tokens]"},
     "positions_backward": {
         "a mean for a sum: each sequence of the batch adds its whole share": "_.sum -> _.mean",
         START: "dw[tokens] -> dw[:dy.shape[1]]",
-        "only one sequence: w serves all sequences of the batch": "dy.sum(axis=0) -> dy[0]"},
+        "only one sequence: w serves all sequences of the batch": "dy.sum(axis=0) -> dy[0]",
+        "each position has a row of its own: add over the sequences, not over the tokens":
+            "dy.sum(axis=0) -> dy.sum(axis=(0, 1))"},
     "layer_norm": {
         "eps is missing": "_ + eps -> _",
         "the eps belongs under the root": "np.sqrt(_ + eps) -> (np.sqrt(_) + eps)",
@@ -40,6 +44,11 @@ MISTAKES = {
             "(centred * centred).mean(axis=-1, keepdims=True) -> "
             "((centred * centred).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1))",
         "divided by the variance, not by its root": "np.sqrt(_) -> (_)",
+        "multiplied by the root, not divided by it": "1.0 / np.sqrt(_) -> np.sqrt(_)",
+        "xhat is the distance from the mean: the mean is not subtracted":
+            "xhat = centred * rstd -> xhat = x * rstd",
+        "the variance is the mean square of the distances from the mean":
+            "centred * centred -> x * x",
         "each token has its own mean": [
             "x.mean(axis=-1, keepdims=True) -> x.mean()", *(
                 (f"x.mean(axis=-1, keepdims=True) -> x.mean({axis})",
@@ -53,13 +62,27 @@ MISTAKES = {
     "layer_norm_backward": {
         "the mean of g is missing": "g - _ - _1 -> g - _1",
         "the part along xhat is missing": "g - _ - _1 -> g - _",
+        "the part along xhat: xhat stands there twice, in the mean and before it": [
+            "xhat * (g * xhat).mean(-1, keepdims=True) -> (g * xhat).mean(-1, keepdims=True)",
+            "xhat * (g * xhat).mean(-1, keepdims=True) -> xhat * g.mean(-1, keepdims=True)"],
+        "the part along xhat: a sum for a mean":
+            "(g * xhat).mean(-1, keepdims=True) -> (g * xhat).sum(-1, keepdims=True)",
+        "the part along xhat: each row has its own mean":
+            "(g * xhat).mean(-1, keepdims=True) -> (g * xhat).mean()",
+        "the part along xhat: its mean is of g, which is dy * w, times xhat":
+            "(g * xhat).mean(-1, keepdims=True) -> (dy * xhat).mean(-1, keepdims=True)",
+        "the part along xhat is subtracted": "g - _ - _1 -> g - _ + _1",
         "each row has its own mean of g": "g.mean(-1, keepdims=True) -> g.mean()",
         "a sum for a mean": "_.mean(-1, keepdims=True) -> _.sum(-1, keepdims=True)",
         "rstd is missing": "_ * rstd -> _",
+        "rstd is one over the root: multiply by it": "_ * rstd -> _ / rstd",
         "the scale is missing: g is dy * w": "g = dy * w -> g = dy",
         "the scale comes before the means: they are means of g, which is dy * w":
             "dx = _ -> g = dy; dx = _ * w",
         "the factor xhat is missing: y is xhat * w + b": "dy * xhat -> dy",
+        "what arrives at the scale and at the bias is dy, without w": [
+            "dy * xhat -> dy * w * xhat",
+            "dy.reshape(-1, len(w)).sum(axis=0) -> (dy * w).reshape(-1, len(w)).sum(axis=0)"],
         SUM_FOR_MEAN: "dy.reshape(-1, len(w)).sum(axis=0) -> dy.reshape(-1, len(w)).mean(axis=0)",
         "a mean for a sum in dw: each token adds its whole share":
             "(dy * xhat).reshape(-1, len(w)).sum(axis=0) -> "
@@ -108,6 +131,10 @@ MISTAKES = {
             f"(dy * y).sum(axis=-1, keepdims=True) -> dy.{total}(axis=-1, keepdims=True)"
             for total in ("sum", "mean")],
         "the factor y is missing": "y * (dy - _) -> dy - _",
+        "the sum is over the products dy_j y_j: dy is missing":
+            "(dy * y).sum(axis=-1, keepdims=True) -> y",
+        "a mean for a sum: the weights y already sum to 1":
+            "(dy * y).sum(axis=-1, keepdims=True) -> (dy * y).mean(axis=-1, keepdims=True)",
         "that is the diagonal of the Jacobian alone: each x moves all outputs of its row":
             "(dy * y).sum(axis=-1, keepdims=True) -> dy * y",
         "the sum runs over one row": "_.sum(axis=-1, keepdims=True) -> _.sum()",
@@ -130,6 +157,16 @@ MISTAKES = {
             "merge_heads(dropped @ v) -> (dropped @ v).reshape(*qkv.shape[:2], -1)",
         "queries come first, then keys, then values": "q, k, v = _ -> k, q, v = _",
         "queries come first, values last": "q, k, v = _ -> v, k, q = _",
+        "keys come second, values last": "q, k, v = _ -> q, v, k = _",
+        "the tokens before these stand first": [(
+            "np.concatenate([past[0], k], axis=2) -> np.concatenate([k, past[0]], axis=2)",
+            "np.concatenate([past[1], v], axis=2) -> np.concatenate([v, past[1]], axis=2)")],
+        "y is the shares times the values": "dropped @ v -> dropped @ k",
+        "the shares of each query, a row, sum to 1":
+            "softmax(scores) -> softmax(scores.swapaxes(-1, -2))",
+        "a masked score of 0 still gets a share: for which score is the share 0?":
+            "scores + causal_mask(*_, scores.dtype) -> "
+            "scores * np.tril(np.ones(scores.shape[-2:]))",
         "past is not heeded: its keys and values stand before these": "past is not None -> False",
         "the probabilities are not dropped out": "dropout(_, p, rng) -> dropout(_, 0.0, rng)"},
     "attention_backward": {
@@ -200,6 +237,8 @@ MISTAKES = {
         "softmax minus one-hot, not the other way round": "dy / _ -> -dy / _",
         "the factor dy is missing": "dlogits *= dy / _ -> dlogits /= _",
         "softmax minus one-hot: the one-hot is missing": "_ - 1.0 -> _",
+        "softmax minus one-hot: 1 is subtracted at the target, and the rest of p stays there":
+            "_ - 1.0 -> 1.0",
         "the exponentials of a row are to be divided by their sum": [
             f"log_sum_exp_backward(dlse, cache.log_sum_exp) -> {e}" for e in (
                 "cache.log_sum_exp.e.copy()", "cache.log_sum_exp.e / cache.log_sum_exp.e.sum()")],

@@ -276,12 +276,13 @@ def backward(op, mine, rng):
             where = f"Mend {op} first: it is wrong, and this was held against the library's. "
         except NotImplementedError:
             pass
-    calls = [call for call in questions(op, rng) if "past" not in call[1]]
+    calls = [call for call in questions(op, rng) if "past" not in call[1] and (
+        ahead is mine.get(op) or "need" not in call[1])]  # as it runs, beside the library's
     for call, other in zip(calls, [*calls[1:], calls[0]], strict=True):
         with_need = f"With need = {call[1].get('need')}: " * ("need" in call[1])
         yield from one_backward(mine, op, ahead, *call, other, where or with_need, rng)
     for caller in CALLS:
-        if op in CALLS[caller] and not {caller, f"{caller}_backward"} <= set(mine):
+        if not where and op in CALLS[caller] and not {caller, f"{caller}_backward"} <= set(mine):
             fits(mine, caller, op, rng)
 
 
