@@ -146,6 +146,14 @@ def test_a_run_needs_no_fcntl(tmp_path, monkeypatch):
         assert not [*(tmp_path / "run").iterdir()]
 
 
+def test_cores_are_counted_without_a_process_s_affinity(monkeypatch):
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert machine.cores_and_why.__wrapped__()[0] == 1
+
+
 def test_a_run_needs_neither_mallopt_nor_locks(tmp_path, monkeypatch):
     """A second writer is not refused there, and a first one even less."""
     fcntl = pytest.importorskip("fcntl")

@@ -99,6 +99,12 @@ def test_gelu_equals_the_simple_form(size, shape, kind, factor):
     compare("gelu", [normal(shape, dtype) * dtype(factor)], tolerance, pieces_of(size))
 
 
+def test_a_gradient_of_gelu_in_another_memory_order_is_right():
+    x, dy = normal((6, 5), np.float64), np.asfortranarray(normal((6, 5), np.float64))
+    want = F.gelu_backward(dy, F.gelu(x)[1])
+    close(fast.gelu_backward(dy, fast.gelu(x)[1]), want, 1e-12)
+
+
 @both
 @settings(max_examples=30)
 @given(st.integers(1, 3), st.sampled_from([1, 63, 64, 65, 130, 200]), st.integers(1, 3),

@@ -15,7 +15,7 @@ import minifpt
 from minifpt import cli, tasks
 from minifpt.experiments import compare
 from minifpt.experiments.runs import at_start, read_run
-from minifpt.reports import attention, report
+from minifpt.reports import attention, html, report
 
 WALK = Path(__file__).parent / "extend" / "walk.py"
 MODEL = "random:2x2x16"
@@ -375,6 +375,12 @@ def test_a_stopped_run_says_where_it_stands(copy):
 
 
 # ------------------------------------------------------------------------------ browser
+
+
+def test_images_are_small_pictures_with_a_line():
+    text = html.images(np.arange(32.0).reshape(2, 4, 4), ["1, not 2", "<3"])
+    assert text.count('src="data:image/png;base64,') == 2
+    assert 'alt="1, not 2"' in text and ">&lt;3</p>" in text
 
 
 @pytest.mark.slow
