@@ -119,6 +119,17 @@ def test_results_and_draws_are_those_without_a_trace(randomise, data):
                for i in range(c.n_layer))
 
 
+def test_a_forward_pass_inside_the_trace_runs_back_outside(build):
+    model, x, grads = build(), batch(), []
+    for context in (nullcontext(), minifpt.trace(model)):
+        model.zero_grad()
+        with context:
+            logits, cache = model.forward(x, True, rng(5))
+        model.backward(np.ones_like(logits), cache)
+        grads.append(grads_of(model))
+    close(grads[1], grads[0])
+
+
 # -------------------------------------------------------------------- outputs and names
 
 
