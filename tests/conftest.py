@@ -43,6 +43,10 @@ def load_module(path):
     return module
 
 
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
 @contextmanager
 def refused(match=None, kind=ValueError):
     """Expects an error of one line."""

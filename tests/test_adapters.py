@@ -2,7 +2,6 @@
 
 import copy
 import json
-import pickle
 
 import numpy as np
 import pytest
@@ -96,27 +95,6 @@ def test_a_run_of_a_trunk_built_in_code_loads_with_it(tmp_path, is_merged):
     x, _ = task.batch(np.random.default_rng(0), 3, "test")
     again = minifpt.load(tmp_path / "run", trunk)
     assert np.array_equal(again.predict(x), model.predict(x))
-
-
-def test_merging_a_layer_leaves_another_with_the_same_weight_alone():
-    model = fpt()
-    first, second = (block.attn.c_proj for block in model.trunk.h)
-    second.weight, before = first.weight, first.weight.data.copy()
-    adapters.adapt(model, "lora:on=h.1.attn.c_proj")
-    second.lora_b.data[...] = 1.0
-    adapters.merge(model)
-    assert np.array_equal(first.weight.data, before)
-    assert not np.allclose(second.weight.data, before)
-
-
-@pytest.mark.parametrize("trunk", TRUNKS)
-def test_a_copy_computes_the_same_and_shares_nothing(trunk):
-    model = randomised(adapters.adapt(fpt(trunk), LORA))
-    want, other = model.predict(batch()), pickle.loads(pickle.dumps(model))
-    assert [n for n, _ in other.named_parameters()] == [n for n, _ in model.named_parameters()]
-    assert np.array_equal(other.predict(batch()), want)
-    randomised(other)
-    assert np.array_equal(model.predict(batch()), want)
 
 
 @pytest.mark.parametrize("kind, count", [

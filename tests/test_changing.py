@@ -3,14 +3,12 @@
 import copy
 import re
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import refused
+from conftest import gradients, refused
 
 import minifpt
-from minifpt import functional as F
 from minifpt import layers
 
 T, CHANNELS = 6, 8
@@ -124,19 +122,6 @@ def test_generation_runs_the_changed_model(randomise):
 DOUBLE_GELU = {"trunk.h.*.mlp.act.gelu": lambda y: 2 * y, f"{ATTN}.softmax": np.square}
 
 
-def functions():
-    """Return a trunk made of functions, without a class and without layers."""
-    rng = np.random.default_rng(4)
-    w = layers.Parameter(0.5 * rng.standard_normal((CHANNELS, 3 * CHANNELS)), "mlp")
-
-    def forward(x, train=False, rng=None):
-        qkv, _ = F.linear(x, w.data, np.zeros(3 * CHANNELS))
-        return F.attention(qkv, 2)[0], None
-    return SimpleNamespace(config=SimpleNamespace(n_embd=CHANNELS, dropout=0.0), forward=forward,
-                           backward=lambda dy, cache: dy, dtype=np.dtype(np.float64),
-                           named_parameters=lambda: iter([("a.weight", w)]))
-
-
 def test_a_copy_of_the_model_does_not_have_the_change(model):
     x = batch()
     want, _ = model.forward(x)
@@ -144,30 +129,20 @@ def test_a_copy_of_the_model_does_not_have_the_change(model):
     with minifpt.trace(model, DOUBLE_GELU):
         copied = copy.deepcopy(model)
         close(copied.forward(x)[0], want)
-        for gradient, expected in zip(gradients(copied, x), grads, strict=True):
-            close(gradient, expected)
+        for name, grad in gradients(copied, x).items():
+            close(grad, grads[name])
         copied.output.bias.data += 1.0
         close(copied.forward(x)[0], want + 1.0)
         assert np.abs(model.predict(x) - want).max() > 1e-3
     close(copied.forward(x)[0], want + 1.0)
 
 
-def gradients(model, x):
-    """Return the gradients of all parameters."""
-    model.zero_grad()
-    logits, cache = model.forward(x)
-    model.backward(np.cos(logits), cache)
-    return [p.grad.copy() for p in model.parameters()]
-
-
-def test_a_copy_of_a_trunk_of_functions_does_not_have_the_change():
-    model, x = minifpt.FPT(functions(), 3, 4, T), batch()
+def test_a_copy_of_a_layer_with_a_method_of_its_own_does_not_have_the_change(model):
+    plain, x = model.trunk.ln_f.forward, batch()
+    model.trunk.ln_f.forward = lambda *args: plain(*args)
     want = model.predict(x)
-    with minifpt.trace(model, {"trunk": lambda y: 0 * y}) as t:
-        copied = copy.deepcopy(model)
-        close(copied.predict(x), want)
-        assert np.abs(model.predict(x) - want).max() > 0.1
-    assert not t.outputs["trunk"].any()
+    with minifpt.trace(model, {"trunk": lambda y: 0 * y}):
+        close(copy.deepcopy(model).predict(x), want)
 
 
 def test_another_model_inside_is_not_changed(model):
@@ -176,18 +151,6 @@ def test_another_model_inside_is_not_changed(model):
     with minifpt.trace(model, {"dropout": lambda y: 0 * y, "trunk.h.*.attn.softmax": np.square}):
         close(other.predict(x), want)
         assert np.abs(model.predict(x) - want).max() > 1e-3
-
-
-def test_the_dropout_before_a_traced_trunk_is_not_the_trunk_s(model):
-    x = batch()
-    with minifpt.trace(model.trunk) as t:
-        model.predict(x)
-    hidden = t.outputs["wpe"]
-    with minifpt.trace(model.trunk, {"dropout": lambda y: 0 * y}) as t:
-        model.predict(x)
-    close(t.outputs["wpe"], hidden)
-    assert not next(s.output for s in t.steps if s.name == "h.0.ln_1.layer_norm").any() or (
-        model.trunk.h[0].ln_1.bias.data.any())
 
 
 def test_an_adapter_that_is_added_or_merged_inside_acts_at_once(model):
@@ -208,9 +171,6 @@ def test_layers_that_are_replaced_while_a_change_is_open_are_refused(model):
     with refused("layers of the model were replaced"), minifpt.trace(model, {ATTN: np.sin}):
         model.predict(batch())
         minifpt.adapters.adapt(model, "lora:on=attn.*")
-    model.output.__class__, plain = type("Other", (layers.Linear,), {}), layers.Linear
-    with refused("layers of the model were replaced"), minifpt.trace(model):
-        model.output.__class__ = plain
 
 
 def test_a_change_that_never_acts_is_refused(model):
@@ -219,60 +179,10 @@ def test_a_change_that_never_acts_is_refused(model):
         run(model, {"spare": np.sin})
 
 
-def test_a_star_does_not_stand_for_the_model_itself(model):
-    t, _ = run(model, {"*": lambda y: y + 1})
-    close(t.outputs[""], t.outputs["output"])
-
-
-class Slots:
-    """A trunk without a dictionary of attributes."""
-
-    __slots__ = ("inner", "config", "dtype")
-
-    def __init__(self):
-        self.inner = minifpt.trunks.get("random:1x2x8", dtype=np.float64)
-        self.config, self.dtype = self.inner.config, self.inner.dtype
-
-    def forward(self, x, train=False, rng=None):
-        return self.inner.forward(x, train, rng)
-
-    def backward(self, dy, cache):
-        return self.inner.backward(dy, cache)
-
-    def named_parameters(self):
-        return self.inner.named_parameters()
-
-
-def test_a_trunk_with_slots_is_traced_and_its_divergence_is_named():
-    model = minifpt.FPT(Slots(), 3, 4, T)
-    t, _ = run(model, {"trunk": lambda y: 0 * y})
-    assert not t.outputs["trunk"].any()
-    x = batch()
-    x[0, 0, 0] = np.inf
-    assert minifpt.training.first_nonfinite(model, x) == "x, the task's input"
-
-
-def test_a_layer_with_an_operation_s_name_is_not_that_operation():
-    class Same(layers.Layer):
-        def forward(self, x):
-            return 1.0 * x, None
-
-    class Named(layers.Layer):
-        def __init__(self):
-            self.softmax = Same()
-
-        def forward(self, x):
-            x, _ = F.softmax(x)
-            return self.softmax.forward(x)
-    model = Named()
-    with minifpt.trace(model, {"softmax": lambda y: y + 1}):
-        y, _ = model.forward(np.zeros((1, 4)))
-    close(y, np.full((1, 4), 1.25))
-
-
 # ------------------------------------------------------------------------- cut a line
 
 
+@pytest.mark.slow
 def test_an_answer_of_bit_xor_falls_to_chance_without_the_line_that_carries_its_bit():
     """Cut in both blocks: no other answer falls, and no other line of that token matters."""
     task = minifpt.tasks.get("bit-xor", n=5)

@@ -1,17 +1,15 @@
-"""Killed processes, full disks, closed folders, two in one folder: nothing half, nothing lost."""
+"""Killed processes and full disks: nothing half, nothing lost."""
 
-import ctypes
 import os
 import subprocess
 import sys
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from fuzz import kills
 from fuzz.kills import PNG_END
-from test_grids import needs_sessions, until
+from test_grids import needs_sessions
 
 import minifpt
 from minifpt import cli
@@ -99,7 +97,7 @@ def test_a_full_disk_is_one_line_and_the_work_goes_on(name, go, tmp_path):
     want = kills.contents(tmp_path / "want")
     folder = tmp_path / "full"
     folder.mkdir()
-    for size in (0, 3, 100, 250, 600, 1500, 3000, 6000, 12000, 20000):
+    for size in (0, 100, 600, 1500, 6000, 20000):
         with room(size):
             status, err = go(name, folder)
         if status == 0:
@@ -131,64 +129,4 @@ def command(*args, **options):
 # -------------------------------------------------------------------- folders that are closed
 
 
-def heed_modes():
-    """From its start on, the root user's process may write only where its modes allow."""
-    if os.geteuid() == 0:
-        CAPBSET_DROP, DAC_OVERRIDE = 24, 1                # of Linux
-        if ctypes.CDLL(None).prctl(CAPBSET_DROP, DAC_OVERRIDE, 0, 0, 0):
-            os._exit(77)
-
-
-@pytest.mark.slow
-@needs_sessions
-def test_a_read_only_folder_is_refused():
-    with tempfile.TemporaryDirectory() as top:
-        folder = Path(top) / "closed"
-        folder.mkdir()
-        write_source(Path(top) / "source")
-        go = "train bit-xor --n 2 --model random:1x2x8 --batch-size 2 --checkpoint-every 1".split()
-        assert command(*go, "--steps", 2, "--out", folder / "run").returncode == 0
-        for path in (Path(top), folder, folder / "run"):
-            path.chmod(0o555)
-        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-        try:
-            for line in ([*go, "--steps", 2, "--out", folder / "new"],
-                         [*go, "--steps", 3, "--out", folder / "run", "--resume"],
-                         ["pretrain", "bits", "--steps", 1, "--out", folder / "w"],
-                         ["convert", Path(top) / "source", "--out", folder / "w.npz"],
-                         ["compare", "bit-xor", "--models", "random:1x2x8", "--steps", 1,
-                          "--jobs", 2, "--out", folder / "grid"]):
-                process = command(*line, preexec_fn=heed_modes)
-                if process.returncode == 77:
-                    pytest.skip("root writes everywhere on this system")
-                assert process.returncode == 2, (line, process.stderr)
-                *bars, line_of_error = process.stderr.rstrip("\n").split("\n")
-                assert line_of_error.startswith(f"minifpt: [Errno 13] Permission denied: '{folder}")
-                assert "Traceback" not in process.stderr and not any("minifpt" in b for b in bars)
-            assert before == {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-        finally:
-            for path in (Path(top), folder, folder / "run"):
-                path.chmod(0o755)
-
-
 # --------------------------------------------------------------------------- two in a folder
-
-
-@pytest.mark.slow
-@needs_sessions
-def test_the_second_of_two_processes_is_refused(tmp_path):
-    """And the first goes on as if nothing had been."""
-    line = ("train bit-xor --n 2 --model random:1x2x8 --batch-size 2 --steps 1500 "
-            "--checkpoint-every 5 --out").split()
-    first = subprocess.Popen([sys.executable, "-m", "minifpt", *line, str(tmp_path / "run")],
-                             env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
-    until(lambda: (tmp_path / "run" / "checkpoint.npz").exists())
-    for more in ([], ["--resume"]):
-        second = command(*line, tmp_path / "run", *more)
-        assert second.returncode == 2 and second.stderr.count("\n") == 1, second.stderr
-        assert "another run is writing there" in second.stderr
-    assert first.poll() is None, "the first was over too soon"
-    first.communicate()
-    assert first.returncode == 0
-    assert command(*line, tmp_path / "alone").returncode == 0
-    assert kills.contents(tmp_path / "run") == kills.contents(tmp_path / "alone")

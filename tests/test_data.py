@@ -313,6 +313,7 @@ def sha256(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@pytest.mark.slow
 def test_real_mnist_is_read_and_another_file_of_its_size_is_named(tmp_path, real, capsys):
     paths = real("mnist", [*data.SHA256])
     assert all(path.suffix != ".gz" or sha256(path) == data.SHA256[path.name] for path in paths)
@@ -332,6 +333,7 @@ def test_real_mnist_is_read_and_another_file_of_its_size_is_named(tmp_path, real
     assert len(lines) == 2 and all("another SHA-256 than MNIST's file" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_real_pictures_have_the_known_mean_and_deviation(real):
     paths = real("cifar10", data.CIFAR10)
     task = tasks.get("cifar10", data=paths[0].parent)
@@ -344,13 +346,3 @@ def test_real_pictures_have_the_known_mean_and_deviation(real):
         assert plane.std() == pytest.approx(STD[c], abs=4e-3)
     if sha256(paths[-1]).startswith("8e2eb146ae340b09"):  # byte for byte the official one
         assert task.images("test")[1][:5].tolist() == [3, 8, 8, 0, 6]
-
-
-def test_real_books_are_read(real):
-    if not (books := [*Path(os.environ.get("MINIFPT_DATA", "nowhere")).glob("books/*.txt")]):
-        pytest.skip("no books/*.txt in MINIFPT_DATA")
-    path = min(books, key=lambda p: p.stat().st_size)
-    task = tasks.Text(path, tokens=64)
-    text = np.concatenate([task.bytes["train"], task.bytes["test"]]).tobytes()
-    assert len(text) > 0.8 * path.stat().st_size and b"\r" not in text
-    assert b"EBOOK" not in text and b"*** START" not in text and b"LICENSE" not in text

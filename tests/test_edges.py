@@ -4,14 +4,12 @@ as that."""
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-import minifpt
 from minifpt import fast
 from minifpt import functional as F
-from minifpt.trunks.lstm import LSTM, LSTMConfig
 
 LARGEST, NORMAL = 3.4028235e38, 1.1754944e-38
 NEAR = 3e-5                                               # of the scale that a test states
@@ -35,6 +33,7 @@ KINDS = {
     "one is hugely negative": lambda g: np.where(np.arange(len(g)) == 0, -3e38, g),
 }
 rows_of = pytest.mark.parametrize("kind", KINDS)
+few = settings(max_examples=3)
 drawn = given(seed=st.integers(0, 2 ** 32 - 1), n=st.sampled_from([1, 2, 3, 7, 40, 768]))
 HUGE = st.one_of(st.floats(width=32, allow_nan=False, allow_infinity=False),
                  st.sampled_from([3e38, -3e38, 1e30, -1e20, 1e19, 0.0, 1e-45]))
@@ -77,6 +76,7 @@ SCALES = {
 
 @pytest.mark.parametrize("op", SCALES)
 @rows_of
+@few
 @drawn
 def test_operations_are_right_at_the_edges(op, kind, seed, n):
     x, rng = rows(kind, seed, n)
@@ -103,26 +103,6 @@ def test_cross_entropy_whose_sum_of_losses_overflows():
     dlogits = fast.cross_entropy_backward(1.0, cache)
     np.testing.assert_allclose(dlogits, np.array([[1, -1], [-1, 1], [-1, 1]]) / 3, rtol=1e-6)
     assert dlogits.dtype == np.float32
-
-
-SMALL = dict(n_layer=2, n_embd=8, n_positions=3)
-TRUNKS = {"gpt2": lambda: minifpt.GPT2(minifpt.GPT2Config(n_head=2, vocab_size=2, **SMALL)),
-          "lstm": lambda: LSTM(LSTMConfig(residual=True, positions=True, **SMALL))}
-
-
-@pytest.mark.parametrize("trunk", TRUNKS)
-@rows_of
-def test_a_whole_trunk_stays_finite(trunk, kind):
-    """Forward and backward, of three tokens and of one; of half of what there is, as dropout
-    scales it up."""
-    x, rng = rows(kind, 0, 8)
-    x *= 0.5
-    trunk = TRUNKS[trunk]()
-    for tokens in (x[None], x[:, None]):
-        y, cache = trunk.forward(tokens, True, rng)
-        dx = trunk.backward(rng.uniform(-1, 1, y.shape).astype(np.float32), cache)
-        for a in (y, dx, *(p.grad for p in trunk.parameters())):
-            assert np.isfinite(a).all() and a.dtype == np.float32
 
 
 @given(x=hnp.arrays(np.float32, st.tuples(st.integers(1, 2), st.integers(1, 5), st.just(8)),

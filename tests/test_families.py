@@ -35,7 +35,8 @@ def encoder(name, dtype=np.float32, **changes):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_gradients(name):
-    report = minifpt.gradcheck(encoder(name, np.float64), (normal(2, 9, 8),))
+    report = minifpt.gradcheck(encoder(name, np.float64), (normal(2, 9, 8),), elementwise=0,
+                               directions=2)
     assert report, str(report)
 
 
@@ -79,7 +80,7 @@ def test_the_last_tokens_alone_are_those_of_all(name):
     np.testing.assert_allclose(trunk.forward(x, last=3)[0], trunk.forward(x)[0][:, -3:], atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "vit", "t5", "longformer:6"])
+@pytest.mark.parametrize("kind", ["bert", "t5", "longformer:6"])
 def test_a_frozen_random_trunk_learns_bit_xor(kind):
     task = minifpt.tasks.get("bit-xor", n=3)
     model = minifpt.FPT.for_task(task, f"random:{kind}:1x4x32@1.41", dropout=0.0)

@@ -241,18 +241,6 @@ def test_within_one_core_nothing_is_shared():
     assert sorted(done) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def test_a_helper_has_the_caller_s_settings():
-    """For example NumPy's reaction to an overflow.  A helper is another thread."""
-    together, settings_seen = threading.Barrier(2, timeout=20), []
-
-    def work(i):
-        together.wait()
-        settings_seen.append(np.geterr()["over"])
-    with on(2), np.errstate(over="raise"):
-        machine.shared(work, [0, 1])
-    assert settings_seen == ["raise", "raise"]
-
-
 def test_after_an_interrupt_nothing_runs_on():
     """Running pieces end, no other piece begins, and then Ctrl-C is raised."""
     begun, together = [], threading.Barrier(2, timeout=20)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import refused
+from conftest import refused, rng
 
 import minifpt
 from minifpt import layers
@@ -21,10 +21,6 @@ def build(dtype=np.float64, input_dim=5, output_tokens=1, seed=0, dropout=0.2, *
                                    "vocab_size": 9, "dropout": dropout, **kw})
     return minifpt.FPT(minifpt.GPT2(config, seed=seed, dtype=dtype), input_dim, 3,
                        output_tokens, seed)
-
-
-def rng(seed=0):
-    return np.random.default_rng(seed)
 
 
 def batch(ids=False, B=2, T=5, dtype=np.float64):

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from test_convert import arrays, pack
 from test_convert import write as write_checkpoint
 from test_data import idx, record
-from test_tasks import by_python
 
 import minifpt
 from minifpt import tasks
@@ -28,10 +27,8 @@ from minifpt.experiments import compare
 from minifpt.experiments.runs import read_run as read_back
 from minifpt.experiments.runs import read_settings
 from minifpt.files import data, runs, tokenizer
-from minifpt.tasks.listops import PAD
 
 RUN = dict(steps=2, batch_size=2, eval_every=1, test_examples=2, progress=False)
-LISTS = "Source\tTarget\n( ( ( [MAX 4 ) 3 ) ] )\t4\n[MIN 9 [MAX 0 2 ] [SM 6 7 ] ]\t2\n7\t7\n"
 NUMBERS = ["0", "-1", "1.5", "nan", "inf", "1e308", "9223372036854775808", "9" * 5000, "", "true"]
 TEXTS = [*NUMBERS, "x", "\n", "\0", "\ufeff", "\u2028", "../x", "[" * 99999, '"', "\t", ",,,,"]
 WRONG = st.sampled_from([None, True, 0, -1, 1.5, float("nan"), float("inf"), 10 ** 30, 10 ** 400,
@@ -187,13 +184,6 @@ def read_labelled(read):
         assert images.dtype == labels.dtype == np.uint8 and len(images) == len(labels) > 0
         assert labels.max() <= 9
     return labelled
-
-
-def read_lists(folder):
-    """Each expression comes to its answer."""
-    for row, (answer,) in zip(*tasks.get("listops", length=16, files=folder).test_set(),
-                              strict=True):
-        assert by_python(row[row != PAD])[0] == answer
 
 
 def read_proteins(folder):

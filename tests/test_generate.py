@@ -4,9 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from conftest import refused
-from hypothesis import given
-from hypothesis import strategies as st
+from conftest import refused, rng
 
 import minifpt
 from minifpt import functional as F
@@ -25,10 +23,6 @@ def make(randomise, dtype=np.float64, **changes):
 @pytest.fixture
 def model(randomise):
     return make(randomise)
-
-
-def rng(seed=0):
-    return np.random.default_rng(seed)
 
 
 # ------------------------------------------------------------------------------- cache
@@ -69,9 +63,9 @@ def uncached(model, ids, n_tokens, temperature=1.0, top_k=None, seed=0, top_p=1.
     return text.reshape(*np.shape(ids)[:-1], -1)
 
 
-@pytest.mark.parametrize("ids", [[5], [1, 2, 3], [[1, 2], [3, 4], [5, 6]], list(range(11)) * 2])
+@pytest.mark.parametrize("ids", [[5], [[1, 2], [3, 4], [5, 6]], list(range(11)) * 2])
 @pytest.mark.parametrize("N, how", [
-    *((N, dict(temperature=0.5, seed=4)) for N in (1, 2, 3, 12, 64)),
+    *((N, dict(temperature=0.5, seed=4)) for N in (1, 3, 12, 64)),
     (12, dict(temperature=0)), (12, dict(seed=3)), (12, dict(temperature=2.0, top_k=3, seed=5)),
     (12, dict(temperature=2.0, top_p=0.4, seed=5))])
 def test_generating_equals_scoring_the_whole_text_each_time(randomise, ids, how, N):
@@ -169,13 +163,6 @@ def test_sample_follows_the_probabilities(temperature, top_k, top_p, expected):
     share = np.bincount(ids, minlength=4) / 20_000
     np.testing.assert_allclose(share, expected, atol=0.015)
     assert (share[np.array(expected) == 0] == 0).all()
-
-
-@given(st.integers(0, 99), st.floats(1e-30, 1e30), st.sampled_from([np.float32, np.float64]))
-def test_sample_is_in_range(seed, temperature, dtype):
-    logits = (rng(seed).standard_normal((3, 7)) * 10 ** rng(seed).uniform(-9, 9)).astype(dtype)
-    ids = sample(logits, temperature, None, rng(seed))
-    assert ids.shape == (3,) and ids.min() >= 0 and ids.max() < 7
 
 
 # -------------------------------------------------------------------------- perplexity

@@ -29,14 +29,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minifpt
-from minifpt import examples, fast, tracing
 from minifpt import functional as F
 from minifpt.gradients import GradcheckReport, gradcheck
-from minifpt.layers import MLP, Block, LayerNorm, Linear
+from minifpt.layers import MLP, LayerNorm, Linear
 
 
 @pytest.mark.parametrize("arguments, options, words", [
-    pytest.param(*case, id=name, marks=[pytest.mark.slow] if "131,072" in name else [])
+    pytest.param(*case, id=name, marks=[pytest.mark.slow] if "entry of" in name else [])
     for name, case in WRONG.items()])
 def test_a_wrong_backward_pass_is_refused_and_described(arguments, options, words):
     try:
@@ -58,14 +57,6 @@ def test_an_unusual_backward_pass_is_accepted(arguments, options):
     assert report, report
 
 
-@pytest.mark.parametrize("op", tracing.OPERATIONS)
-def test_the_library_s_operations_pass(op):
-    report = examples.check(op)
-    assert report, str(report)
-    for pair in examples.pairs(op, np.random.default_rng(0), fast):
-        assert gradcheck(*pair)
-
-
 @given(shape=st.tuples(st.integers(1, 3), st.integers(1, 4)), data=st.data())
 def test_worst_is_where_the_fault_is(shape, data):
     place = tuple(data.draw(st.integers(0, n - 1)) for n in shape)
@@ -82,16 +73,6 @@ def test_worst_is_where_the_fault_is(shape, data):
     assert 0.1 < report.max_relative_error <= (1 + 1e-9) * abs(analytical - numerical) / max(
         abs(analytical), abs(numerical))
     assert f"x[{', '.join(map(str, place))}]" in str(report)
-
-
-def test_the_worst_of_equal_errors_is_the_largest_entry():
-    grads = []
-
-    def half(dy, cache):
-        grads.append(cache[0] * dy)
-        return grads[-1]
-    report = gradcheck(square, half, (normal(60),))
-    assert report.worst[1] == (int(abs(grads[0]).argmax()),)
 
 
 @pytest.mark.parametrize("options, least, most", [
@@ -304,12 +285,6 @@ def test_what_a_passed_check_left_out_is_noted(arguments, options, words):
 def test_inputs_may_be_a_tuple_or_follow_one_by_one(arguments, options):
     minifpt.assert_gradients(*arguments, **options)
     assert gradcheck(*arguments, **options)
-
-
-def test_a_frozen_third_of_a_matrix_is_checked_like_the_rest():
-    layer = Block(4, 1, dtype=float)
-    layer.freeze("*.c_attn.*.keys")
-    assert gradcheck(layer, (X[None],), elementwise=2, directions=1)
 
 
 def test_a_wrong_dx_inside_a_model_is_placed():

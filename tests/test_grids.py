@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +16,7 @@ from test_data import write_mnist
 from test_train import checkpoint, same_checkpoint
 
 from benchmarks.grids import read_rows
-from minifpt import Diverged, tasks, training
+from minifpt import Diverged, training
 from minifpt.cli import main
 from minifpt.experiments import compare, tables
 from minifpt.files import data
@@ -144,8 +143,7 @@ class Soft(minifpt.tasks.BitXOR):
 """
 
 
-@pytest.mark.parametrize("old, new", [("causal=True", "causal=False"), ("n_head=1", "n_head=2"),
-                                      ("return 0.25", "return 0.75")])
+@pytest.mark.parametrize("old, new", [("n_head=1", "n_head=2"), ("return 0.25", "return 0.75")])
 def test_a_changed_file_of_the_user_s_own_is_noticed(old, new, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(OWN)
@@ -158,7 +156,7 @@ def test_a_changed_file_of_the_user_s_own_is_noticed(old, new, tmp_path, monkeyp
         grid("g", **options)
 
 
-@pytest.mark.parametrize("file", ["own.py", "a=b.py", "c++/own.py", "a\nb/own.py"])
+@pytest.mark.parametrize("file", ["own.py", "c++/own.py"])
 def test_a_changed_module_beside_the_user_s_own_file_is_noticed(file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path(file).parent.mkdir(exist_ok=True)
@@ -220,12 +218,6 @@ def test_the_bar_counts_finished_runs_at_once(tmp_path, capsys, terminal):
     assert shown.index("| 2/3 ") < shown.index("bit-xor ")  # before the first run was read
 
 
-def test_one_bar_counts_rates_and_results(tmp_path, capsys, terminal):
-    grid(tmp_path / "g", rates=[1e-3, 3e-3, 1e-2], choices=1, progress=True)
-    counts = re.findall(r"\| (\d+)/5 ", capsys.readouterr().err)
-    assert counts[0] == "0" and counts[-1] == "5"
-
-
 def test_the_first_seed_counts_from_there_and_is_no_validation_seed(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     line = f"compare bit-xor --models {MODEL} --steps 2 --seeds 2 --first-seed".split()
@@ -251,17 +243,6 @@ def test_a_grid_reads_its_data_once(tmp_path, monkeypatch):
 
 
 # --------------------------------------------------------------------- being stopped
-
-
-def test_stop_ends_a_run_with_a_checkpoint(tmp_path, steps):
-    task, stop = tasks.get("bit-xor"), threading.Event()
-    compare.run(task, MODEL, tmp_path / "a", progress=False, **SMALL)
-    stop.set()
-    with pytest.raises(KeyboardInterrupt, match="stopped at step 1, go on from"):
-        compare.run(task, MODEL, tmp_path / "b", progress=False, stop=stop, **SMALL)
-    assert checkpoint(tmp_path / "b")[1]["step"] == 1
-    compare.run(task, MODEL, tmp_path / "b", progress=False, resume=True, **SMALL)
-    same_checkpoint(tmp_path / "a", tmp_path / "b")
 
 
 def test_one_error_stops_the_other_runs_of_an_executor(tmp_path):
@@ -291,8 +272,8 @@ class Killed(BitXOR):
 
 @pytest.mark.parametrize("task, error, message", [
     ("Broken", ValueError, "^own.py, line 9, in Broken.test_set: Mine: no disk$"),
-    ("Killed", ChildProcessError, "^a process of the grid was killed, perhaps for lack of memory: "
-                                  "the same command goes on$")])
+    pytest.param("Killed", ChildProcessError, "^a process of the grid was killed, perhaps for lack "
+                 "of memory: the same command goes on$", marks=pytest.mark.slow)])
 def test_a_failure_of_a_child_process_is_one_line(task, error, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(FAILS)
@@ -416,20 +397,6 @@ def test_ctrl_c_stops_all_processes(serial, tmp_path, kill):
 
 @pytest.mark.slow
 @needs_sessions
-@pytest.mark.parametrize("seconds", [0, 0.3])
-def test_ctrl_c_while_processes_start_stops_all_of_them(tmp_path, seconds):
-    command = start(tmp_path / "g", "--jobs", "2")
-    until(lambda: len(session(command.pid)) > 1)
-    time.sleep(seconds)
-    os.killpg(command.pid, signal.SIGINT)
-    _, err = command.communicate(timeout=150)
-    assert command.returncode == 130 and "Traceback" not in err, err
-    assert re.search(r"^minifpt: (stopped, go on from .*|interrupted)$", err, re.M)
-    until(lambda: not session(command.pid))
-
-
-@pytest.mark.slow
-@needs_sessions
 def test_no_process_outlives_a_command_that_is_killed(serial, tmp_path):
     out = tmp_path / "g"
     command = start(out, "--jobs", "2")
@@ -476,20 +443,6 @@ def test_a_grid_survives_a_killed_dask_worker(dask, tmp_path):
         assert steps_ == ["100", "200", "300", "400", "500", "600"], name
     assert not [*out.rglob(".*")]
     assert set(client.run(os.getpid).values()) - set(pids.values())       # it was one of them
-
-
-@pytest.mark.slow
-@needs_sessions
-def test_ctrl_c_stops_the_runs_on_dask_but_not_its_workers(dask, serial, tmp_path):
-    address, client = dask
-    out = tmp_path / "g"
-    before = client.run(os.getpid)
-    command = start(out, "--dask", address)
-    until(lambda: begun(out) == 2)
-    os.killpg(command.pid, signal.SIGINT)
-    stopped(command, out)
-    assert client.run(os.getpid) == before                # the workers live
-    goes_on(out, serial)
 
 
 @pytest.mark.slow

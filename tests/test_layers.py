@@ -1,16 +1,14 @@
 """Layers: they are their operations, what their caches hold, what frozen parameters cost."""
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from conftest import refused
+from conftest import refused, rng
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy import ones
 
-import minifpt
 from minifpt import functional as F
 from minifpt import layers
 from minifpt.gradients import gradcheck
@@ -29,15 +27,11 @@ from minifpt.layers import (
 )
 
 
-def rng(seed=0):
-    return np.random.default_rng(seed)
-
-
 @pytest.mark.parametrize("causal", [True, False])
 def test_gradients_over_many_tokens_equal_differences(causal, randomise):
     """Long enough that attention done in tiles has several."""
     layer = randomise(Block(4, 2, 0.2, dtype=np.float64, causal=causal))
-    report = gradcheck(layer, rng(1).standard_normal((1, 70, 4)), elementwise=4, directions=2)
+    report = gradcheck(layer, rng(1).standard_normal((1, 70, 4)), elementwise=1, directions=1)
     assert report, str(report)
 
 
@@ -62,17 +56,6 @@ def test_layers_are_their_operations(randomise, activation, causal):
     y = y + F.dropout(run(F.linear, m, "mlp.c_proj"), 0.2, g)[0]
     np.testing.assert_allclose(block.forward(x, True, rng(3))[0], y, rtol=1e-12)
     assert gradcheck(Activation(activation), x)
-
-
-def test_an_activation_of_ones_own_is_a_pair_in_the_table(monkeypatch, randomise):
-    monkeypatch.setitem(layers.ACTIVATIONS, "sine", (
-        lambda x: (np.sin(x), x), lambda dy, cache: dy * np.cos(cache)))
-    mlp, x = randomise(MLP(6, dtype=np.float64, activation="sine")), rng(1).standard_normal((2, 6))
-    assert gradcheck(mlp, x)
-    h = np.sin(x @ mlp.c_fc.weight.data + mlp.c_fc.bias.data)
-    np.testing.assert_allclose(mlp.forward(x)[0], h @ mlp.c_proj.weight.data + mlp.c_proj.bias.data)
-    config = minifpt.GPT2Config(n_layer=1, n_head=1, n_embd=2, activation_function="sine")
-    assert minifpt.GPT2(config, seed=None).h[0].mlp.act.name == "sine"
 
 
 @given(st.integers(1, 9), st.integers(1, 9))
@@ -104,19 +87,13 @@ def test_layers_in_lists_tuples_and_dictionaries_have_names():
 
 
 def test_all_frozen_ends_in_any_order_and_by_an_error():
-    """As two streams of tokens of one model do, or a stream that another thread began."""
-    def stream(layer):
-        with layer.all_frozen():
-            yield
+    """As two streams of tokens of one model do."""
     layer = Linear(2, 2)
-    first, second, third = (stream(layer) for _ in range(3))
-    next(first), next(second)
+    first, second = layer.all_frozen(), layer.all_frozen()
+    first.__enter__(), second.__enter__()
     assert not layer.learns()
-    assert [*first] == [*second] == [] and layer.learns()
-    thread = threading.Thread(target=next, args=(third,))
-    thread.start()
-    thread.join()
-    assert [*third] == [] and layer.learns()
+    first.__exit__(None, None, None), second.__exit__(None, None, None)
+    assert layer.learns()
     with pytest.raises(RuntimeError), layer.all_frozen():
         raise RuntimeError
     assert layer.learns()
@@ -160,18 +137,6 @@ def test_layers_start_with_zeros_and_unit_scales():
     assert MLP(2).act.name == block.mlp.act.name == "gelu_new"
     assert Attention(2, 1).causal is block.attn.causal is True
     assert {part.dropout for part in (Attention(2, 1), block.attn, MLP(2), block.mlp)} == {0}
-
-
-def test_a_cache_is_keyed_like_the_attributes():
-    """A layer of several parts has a dictionary, one of a single operation the operation's."""
-    block = Block(6, 2)
-    _, cache = block.forward(rng().standard_normal((2, 4, 6)).astype(np.float32))
-    assert {key for key in cache if hasattr(block, key)} == {"ln_1", "attn", "ln_2", "mlp"}
-    assert cache["attn"]["heads"].probabilities.shape == (2, 2, 4, 4)
-    assert isinstance(cache["ln_1"], F.LayerNormCache)
-    for part, linears in (("attn", ["c_attn", "c_proj"]), ("mlp", ["c_fc", "c_proj"])):
-        assert [key for key, part_cache in cache[part].items()
-                if isinstance(part_cache, F.LinearCache)] == linears
 
 
 def test_a_layer_prints_its_parameters():

@@ -53,13 +53,6 @@ def test_grouped_heads_share_keys_and_values_in_a_row():
         assert np.array_equal(values[0, head], v[0, :, group])
 
 
-def test_silu_of_extreme_numbers_is_finite():
-    x = np.array([-1e30, -100, 0, 100, 1e30], np.float32)
-    y, cache = F.silu(x)
-    assert np.array_equal(y, [0, 0, 0, 100, x[-1]])
-    assert np.array_equal(F.silu_backward(np.ones_like(x), cache), [0, 0, 0.5, 1, 1])
-
-
 # ------------------------------------------------------------------------ the whole
 
 
@@ -75,15 +68,6 @@ def test_the_key_value_cache_gives_the_outputs_of_one_pass(parts, n_group):
                    for part in np.split(x, np.cumsum(parts)[:-1], axis=1)]
     np.testing.assert_allclose(np.concatenate(outputs, 1), whole, atol=1e-12)
     assert past[0].k.shape == past[0].v.shape == (2, n_group, 12, 4)      # each group once
-
-
-def test_generation_is_the_likeliest_token_of_the_logits():
-    lm = LlamaLM(config(tied=False, initializer_range=0.5), seed=3)
-    text = lm.generate(np.array([1, 2, 3]), 6, temperature=0)
-    for t in range(3, 9):
-        assert text[t] == lm.logits(text[None, :t])[0, -1].argmax()
-    assert len(lm.generate(np.array([1, 2]), 30, seed=1)) == 32    # beyond the window
-    assert lm.perplexity(np.arange(40) % 11)["tokens"] == 39
 
 
 def test_the_default_has_as_many_parameters_as_gpt2():
@@ -146,12 +130,6 @@ def test_the_shipped_llama_predicts_held_out_text():
 
 
 # ------------------------------------------------------------------------ command line
-
-
-@pytest.mark.parametrize("name", ["random:llama:2x4", "random:llama:2x4/3x16",
-                                  "random:llama:2x4/x16"])
-def test_a_name_that_is_no_shape_is_refused(fails, name):
-    fails("summary", "--model", name)
 
 
 def test_commands_take_a_llama(tmp_path, monkeypatch, capsys):

@@ -194,11 +194,9 @@ def test_a_parameter_that_is_named_twice_counts_once():
     np.testing.assert_array_equal(p.data, q.data)
 
 
-@pytest.mark.parametrize("view", [np.asarray, np.transpose,
-                                  lambda g: np.broadcast_to(g[0, 0], (2, 2))])
-def test_clipping_scales_an_array_of_two_parameters_once(view):
+def test_clipping_scales_an_array_of_two_parameters_once():
     p, q = (Parameter(np.zeros((2, 2)), "mlp") for _ in range(2))
     p.grad = np.full((2, 2), 2.0)
-    q.grad = view(p.grad)
+    q.grad = p.grad.T
     assert clip_grad_norm([p, q], 1.0) == pytest.approx(math.sqrt(32))
     np.testing.assert_allclose([p.grad, q.grad], 2 / math.sqrt(32))

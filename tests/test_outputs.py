@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_report import history
+from test_compare import history
 
 import minifpt
 from minifpt import cli
 from minifpt.experiments import compare, pretrain, tables
-from minifpt.experiments.runs import read_run
 from minifpt.files import outputs, plots
 from minifpt.reports import report
 from minifpt.viewer import steps
@@ -116,11 +115,6 @@ def test_a_comparison_whose_curves_still_rise_says_so():
     assert tables.still_rising(tables.Grid({"bit-xor": runs}, {}, {}, [0])) == ""
 
 
-def test_a_device_is_not_an_output(refused, here):
-    assert "/dev/null is there already" in refused("report r0 --html /dev/null")
-    assert Path("/dev/null").is_char_device()
-
-
 # --------------------------------------------------- checked before it is computed
 
 
@@ -158,28 +152,6 @@ def test_a_run_of_changed_code_is_refused(here, refused, line, old, new):
     output = refused(line)
     assert "made with other code" in output or "SyntaxError" in output
     assert contents() == before
-
-
-def test_a_run_whose_accuracy_has_changed_is_refused(here, monkeypatch):
-    """As by a module that the user's file imports, which no CRC covers."""
-    monkeypatch.setattr(minifpt.tasks.BitXOR, "accuracy", lambda self, logits, y: 0.9)
-    with pytest.raises(ValueError, match="another loss or accuracy of its task"):
-        report.report("r0", progress=False)
-
-
-def test_a_comment_changes_no_code(here):
-    Path("own.py").write_text("# a comment\n" + OWN)
-    read_run("own")
-
-
-@pytest.mark.parametrize("line", ["report text", "attention text"])
-def test_a_run_of_changed_data_is_refused(here, refused, line):
-    Path("novel.txt").write_text("One fine day. " * 500)
-    train("text", "text --files novel.txt --tokens 8 --model random:1x2x16 --steps 1 "
-                  "--batch-size 1")
-    read_run("text")
-    Path("novel.txt").write_text("One dark day. " * 500)
-    assert "made with other data" in refused(line)
 
 
 def test_pretrained_weights_of_another_source_are_not_replaced(tmp_path, monkeypatch):

@@ -1,13 +1,9 @@
 """Pictures are written whole, without a display."""
 
-import os
-import struct
-import subprocess
-import sys
-import zlib
 
 import numpy as np
 import pytest
+from matplotlib.image import imread
 
 import minifpt
 from minifpt.experiments import tables
@@ -25,22 +21,12 @@ def history(n=4, tests=True, shift=0.0):
 
 
 def png_size(path):
-    """(width, height) of a PNG all of whose parts have the right checksum."""
-    raw = path.read_bytes()
-    assert raw.startswith(b"\x89PNG\r\n\x1a\n")
-    at, kinds = 8, []
-    while at < len(raw):
-        size, kind = struct.unpack(">I4s", raw[at:at + 8])
-        body = raw[at + 8:at + 8 + size]
-        assert struct.unpack(">I", raw[at + 8 + size:at + 12 + size])[0] == zlib.crc32(kind + body)
-        kinds.append(kind)
-        at += 12 + size
-    assert kinds[-1] == b"IEND"
-    return struct.unpack(">II", raw[16:24])
+    """(width, height) of a PNG that can be read."""
+    return imread(path).shape[1::-1]
 
 
-@pytest.mark.parametrize("run", [history(), history(1), history(tests=False)],
-                         ids=["bit-xor", "one row", "no tests"])
+@pytest.mark.parametrize("run", [history(), history(1, tests=False)],
+                         ids=["four rows", "one row without a test"])
 def test_curves_are_written_as_a_whole_picture(tmp_path, run):
     plots.curves(run, tmp_path / "new" / "c.png", "bit-xor")
     width, height = png_size(tmp_path / "new" / "c.png")
@@ -67,43 +53,6 @@ def test_band_of_runs_of_different_lengths_takes_the_steps_of_both():
     np.testing.assert_allclose(ax.lines[0].get_ydata(), [10, 20])
     low, high = ax.collections[0].get_datalim(ax.transData).intervaly
     assert low == pytest.approx(0, abs=1e-9) and high == pytest.approx(30)
-
-
-def test_no_window_and_no_state():
-    plots.figure()
-    pyplot = sys.modules.get("matplotlib.pyplot")
-    assert pyplot is None or not pyplot.get_fignums()
-
-
-WITHOUT_BACKEND = """
-import importlib.metadata, sys
-importlib.metadata.entry_points = lambda **options: ()
-sys.modules["matplotlib_inline"] = None
-from minifpt.files import plots
-plots.save(plots.figure()[0], sys.argv[1])
-"""
-
-
-def test_a_backend_of_a_notebook_that_is_not_installed_is_not_needed(tmp_path):
-    """As in a command that a notebook starts in another environment."""
-    environment = os.environ | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
-    subprocess.run([sys.executable, "-c", WITHOUT_BACKEND, tmp_path / "c.png"], check=True,
-                   env=environment)
-    assert png_size(tmp_path / "c.png")
-
-
-def test_a_crash_leaves_the_old_picture(tmp_path, monkeypatch):
-    path = tmp_path / "c.png"
-    path.write_bytes(b"old")
-    fig, _ = plots.figure()
-
-    def crash(file, **options):
-        file.write(b"half")
-        raise OSError("disk full")
-    monkeypatch.setattr(fig, "savefig", crash)
-    with pytest.raises(OSError, match="disk full"):
-        plots.save(fig, path)
-    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
 
 
 def test_every_source_of_weights_has_its_own_colour():
@@ -153,13 +102,6 @@ def test_arms_are_distinct_for_a_deuteranope_by_colour_and_by_dashes():
         for other in ARMS[:i]:
             apart = np.abs(seen_without_green(colors[one]) - seen_without_green(colors[other]))
             assert apart.max() > 30, (one, other)
-
-
-def test_an_arm_keeps_its_colour_and_dashes_whatever_stands_beside_it():
-    for arm in ARMS:
-        for others in (ARMS, (arm,), ("language", "a user's own", arm)):
-            assert plots.colors_of(others)[arm] == plots.colors_of(ARMS)[arm]
-            assert plots.dashes_of(others)[arm] == plots.dashes_of(ARMS)[arm]
 
 
 def test_text_is_at_least_nine_pixels_where_the_picture_is_830_wide(tmp_path, monkeypatch):

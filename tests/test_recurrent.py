@@ -81,17 +81,6 @@ NAMES = ["wpe.weight", *(f"h.{i}.{name}" for i in range(2) for name in (
     "ln_f.weight", "ln_f.bias"]
 
 
-def test_parameters_have_names_and_groups(trunk):
-    assert [n for n, _ in trunk.named_parameters()] == NAMES
-    groups = {n: p.group for n, p in trunk.named_parameters()}
-    assert {n for n in NAMES if groups[n] == "attn"} == {n for n in NAMES if ".lstm." in n}
-    assert {n for n in NAMES if groups[n] == "ln"} == {n for n in NAMES if "ln_" in n}
-    trunk.freeze(minifpt.FreezeMask.fpt())
-    assert [n for n, p in trunk.named_parameters() if not p.trainable] == [
-        n for n in NAMES if ".lstm." in n]
-    assert [n for n, _ in LSTM(replace(SMALL, positions=False)).named_parameters()] == NAMES[1:]
-
-
 @pytest.mark.parametrize("residual, positions", [*itertools.product([False, True], repeat=2)])
 def test_a_trunk_equals_the_composition_of_its_operations(randomise, residual, positions):
     """The composition that the docstrings say."""
@@ -107,14 +96,6 @@ def test_a_trunk_equals_the_composition_of_its_operations(randomise, residual, p
         want = want + h if residual else h
     want, _ = F.layer_norm(want, data["ln_f.weight"], data["ln_f.bias"])
     np.testing.assert_allclose(trunk.forward(x)[0], want, rtol=1e-10, atol=1e-12)
-
-
-def test_dropout_is_between_layers(trunk):
-    assert [block.dropout for block in trunk.h] == [0.3, 0.0]
-    with minifpt.trace(trunk) as t:
-        trunk.forward(rng(1).standard_normal((2, 5, 4)), True, rng(1))
-    masks = {s.layer: s.cache.mask for s in t.steps if s.op == "dropout"}
-    assert list(masks) == ["h.0", "h.1"] and masks["h.1"] is None
 
 
 # ------------------------------------------------------------------------ initialisation
@@ -182,14 +163,6 @@ def test_a_name_gives_label_and_config(text, label, config):
     assert trunk.config == replace(config, dropout=0.0) and trunk.dtype == np.float64
     np.testing.assert_array_equal(trunk.h[0].lstm.bias.data,
                                   LSTM(config, 2, np.float64).h[0].lstm.bias.data)
-
-
-def test_each_name_has_a_folder_and_a_file_may_be_called_so():
-    names = ["lstm", "lstm:3x128", "lstm,residual", "lstm,positions", "lstm@1"]
-    folders = [TrunkSpec.parse(name).folder for name in names]
-    assert len({*folders}) == len(names) and folders[0] == "lstm"
-    kinds = [TrunkSpec.parse(name).kind for name in ("lstm.npz", "lstm-mine", "lstm/x.npz")]
-    assert kinds == ["weights"] * 3
 
 
 @pytest.mark.parametrize("text, message", [

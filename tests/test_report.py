@@ -13,9 +13,8 @@ from matplotlib.figure import Figure
 
 import minifpt
 from minifpt import cli, tasks
-from minifpt.experiments import compare, tables
+from minifpt.experiments import compare
 from minifpt.experiments.runs import at_start, read_run
-from minifpt.files.runs import COLUMNS
 from minifpt.reports import attention, html, report
 
 WALK = Path(__file__).parent / "extend" / "walk.py"
@@ -198,7 +197,7 @@ def test_the_even_share_is_that_of_an_even_map():
     assert attention.even_share(mask, mean) == pytest.approx(np.mean([2 / 4, 2 / 5, 2 / 6]))
 
 
-def test_attention_writes_maps_and_numbers(made, tmp_path, capsys, drawn):
+def test_attention_writes_maps_and_numbers(made, tmp_path, capsys):
     folder, out = made[0], tmp_path / "new" / "maps.png"
     assert cli.main(["attention", folder / "xor", folder / "xor-full", "--examples", 6,
                      "--out", out]) == 0
@@ -213,12 +212,6 @@ def test_attention_writes_maps_and_numbers(made, tmp_path, capsys, drawn):
         [row] = [row for row in text if "xor " in row and f" {state} " in row]
         assert f"{100 * want.mean():.1f} %" in row and f"{100 * want.max():.1f} % (" in row
     assert "if even: the share if" in " ".join(" ".join(text).split())
-
-
-def test_attention_s_default_place(copy):
-    folder = copy("memory")
-    assert cli.main(["attention", folder, "--examples", 1]) == 0
-    assert (folder / "attention.png").exists()
 
 
 def test_one_example_is_labelled_with_what_it_is():
@@ -379,16 +372,6 @@ def test_a_stopped_run_says_where_it_stands(copy):
 
 
 # ------------------------------------------------------------------------ histories
-
-
-def history(*accuracies):
-    return minifpt.History(dict.fromkeys(COLUMNS, 0.0) | {"step": 100 * i + 100, "test_accuracy": a}
-                           for i, a in enumerate(accuracies))
-
-
-def test_spread_gives_mean_and_range():
-    assert tables.spread([90.0, 96.0]) == "93.0 (90.0 to 96.0)"
-    assert tables.spread([100, 100], "{:.0f}") == "100"
 
 
 # ------------------------------------------------------------------------------ browser

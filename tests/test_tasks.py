@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import refused
+from conftest import refused, rng
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_softmax
@@ -25,10 +25,6 @@ TASKS = {"bit-xor": {}, "bit-memory": {"bits": 12, "patch": 4}, "digits": {"size
          "text": {"tokens": 16}, "listops": {"length": 20, "depth": 3}, "typos": {"tokens": 16},
          "cifar10": {}, "cifar10-gray": {"side": 8}, "homology": {"length": 30}}
 each_task = pytest.mark.parametrize("name", TASKS)
-
-
-def rng(seed=0):
-    return np.random.default_rng(seed)
 
 
 @pytest.fixture(scope="session")
@@ -243,9 +239,9 @@ def bordered(images, size):
 
 @pytest.mark.parametrize("name, options", [
     *[("mnist", {"size": size, "patch": patch})
-      for size, patch in ((28, 4), (32, 4), (28, 7), (32, 32), (28, 1))],
-    *[("cifar10", {"patch": patch}) for patch in (4, 1, 8, 32)],
-    *[("cifar10-gray", {"side": side}) for side in (32, 16, 8, 4)]])
+      for size, patch in ((28, 4), (32, 32), (28, 1))],
+    *[("cifar10", {"patch": patch}) for patch in (4, 32)],
+    *[("cifar10-gray", {"side": side}) for side in (32, 8)]])
 def test_patches_put_together_are_the_image(make, stored, name, options):
     images, labels = stored[1][name.removesuffix("-gray")]["test"]
     task = make(name, **options)
@@ -677,11 +673,7 @@ def test_a_task_without_options_of_its_own_gets_those_that_were_given():
         def __init__(self, noise=0.0):
             super().__init__()
             self.options = {}
-
-    class Fixed(Mine):
-        options = property(lambda self: {}, lambda self, options: None)
-    for kind, options, expected in ((Mine, {"noise": 0.5}, {"noise": 0.5}), (Mine, {}, {}),
-                                    (Fixed, {"noise": 0.5}, {})):
-        assert tasks.make(kind, "mine", options).options == expected
+    for options in {"noise": 0.5}, {}:
+        assert tasks.make(Mine, "mine", options).options == options
     with refused("mine needs the option 'n'"):
         tasks.make(lambda n: None, "mine", {})

@@ -84,14 +84,6 @@ the end
 """
 
 
-@pytest.mark.parametrize("width", ["1", "2", "7"])
-def test_the_narrowest_terminals_get_every_word(capsys, monkeypatch, width):
-    monkeypatch.setenv("COLUMNS", width)
-    formatting.say("One two.\n| a | b c |\n| - | - |\n| d | e f |")
-    words = capsys.readouterr().out.replace("-", "").split()
-    assert sorted(words) == sorted("One two. a b c d e f".split())
-
-
 def test_a_bar_at_80_columns_shows_steps_loss_and_accuracy():
     """On a terminal of its own."""
     pty, fcntl, termios = map(pytest.importorskip, ("pty", "fcntl", "termios"))
@@ -137,7 +129,7 @@ def test_ctrl_c_names_a_command_that_resumes(folder, monkeypatch, capsys):
     assert len(calls) == 5 and "after 5 steps" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("module", ["tqdm", "argparse"])
+@pytest.mark.parametrize("module", ["tqdm"])
 def test_ctrl_c_while_it_starts_is_one_line(module, tmp_path):
     (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt")
     run = python("-m", "minifpt", "train", path=tmp_path)
@@ -156,8 +148,7 @@ def test_a_terminal_that_cannot_spell_it(monkeypatch):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell's way of closing")
 @pytest.mark.parametrize("line, status", [
-    ("info >&- 2>&-", 0), ("summary --model nonsense >&- 2>&-", 2),
-    ("{ info; echo $? >&2; } | :", 0)])
+    ("summary --model nonsense >&- 2>&-", 2), ("{ info; echo $? >&2; } | :", 0)])
 def test_closed_streams_and_pipes_are_no_error(line, status, tmp_path):
     command = f"{sys.executable} -m minifpt "
     line = line.replace("info", command + "info").replace("summary", command + "summary")

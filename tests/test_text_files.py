@@ -10,17 +10,10 @@ import pytest
 from test_tasks import ARENA
 
 import minifpt
-from minifpt import cli
 from minifpt.files import tokenizer
 from minifpt.tasks.text import read_book
 
 GOLDEN = Path(__file__).parent / "golden"
-
-
-def perplexity(folder, capsys):
-    (folder / "text.txt").exists() or (folder / "text.txt").write_text("Call me Ishmael.\n")
-    assert cli.main(["perplexity", str(folder / "text.txt")]) == 0
-    return capsys.readouterr().out
 
 
 def book(folder, capsys):
@@ -59,23 +52,14 @@ def config(folder, capsys):
     return minifpt.GPT2.from_pretrained(folder).config
 
 
-def run(folder, capsys):
-    if not (folder / "a").exists():
-        task = minifpt.tasks.get("bit-xor", n=2)
-        minifpt.train(minifpt.FPT.for_task(task, "random:1x1x4"), task, steps=2, batch_size=2,
-                      test_examples=4, out=folder / "a", progress=False)
-    model = minifpt.load(folder / "a")
-    return model.input.weight.data.tolist(), minifpt.History.load(folder / "a" / "metrics.csv")
-
-
 def users_task(folder, capsys):
     path = folder / "own.py"
     path.exists() or path.write_text("from minifpt.tasks import BitXOR as Own\n")
     return minifpt.tasks.get(f"{path}:Own").tokens
 
 
-@pytest.mark.parametrize("read", [perplexity, book, listops, byte_pairs, saved_tokenizer, config,
-                                  run, users_task], ids=lambda function: function.__name__)
+@pytest.mark.parametrize("read", [book, listops, byte_pairs, saved_tokenizer, config,
+                                  users_task], ids=lambda function: function.__name__)
 def test_a_byte_order_mark_changes_nothing(tmp_path, capsys, read):
     if read in (byte_pairs, saved_tokenizer):
         pytest.importorskip("tokenizers")

@@ -3,7 +3,6 @@
 import copy
 import functools
 import threading
-import weakref
 from contextlib import nullcontext
 
 import numpy as np
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minifpt
-from minifpt import fast, layers, machine
+from minifpt import fast, layers
 from minifpt import functional as F
 from minifpt.layers import ACTIVATIONS, Layer, Linear
 
@@ -120,26 +119,15 @@ def test_results_and_draws_are_those_without_a_trace(randomise, data):
                for i in range(c.n_layer))
 
 
-@pytest.mark.parametrize("T", [10, 120])
-def test_one_pass_inside_the_trace_the_other_outside(build, T):
-    model, x = build(T=T, output_tokens=T), batch(T)
-    model.zero_grad()
-    dlogits = rng(3).standard_normal((2, T, 4))
-
-    def both(forward_inside, backward_inside):
+def test_a_forward_pass_inside_the_trace_runs_back_outside(build):
+    model, x, grads = build(), batch(), []
+    for context in (nullcontext(), minifpt.trace(model)):
         model.zero_grad()
-        with minifpt.trace(model) if forward_inside else machine.kept_memory as t:
+        with context:
             logits, cache = model.forward(x, True, rng(5))
-        with minifpt.trace(model) if backward_inside else machine.kept_memory as t:
-            model.backward(dlogits, cache)
-        return logits, grads_of(model), t
-    want = both(False, False)[:2]
-    close(both(True, False)[:2], want)
-    *got, t = both(False, True)
-    close(got, want)
-    assert t.steps and not any(step.partner or not step.backward for step in t.steps
-                               if not step.inside)
-    assert set(t.grads) == {name.replace("h.0", f"h.{i}") for name in NAMES for i in range(2)}
+        model.backward(np.ones_like(logits), cache)
+        grads.append(grads_of(model))
+    close(grads[1], grads[0])
 
 
 # -------------------------------------------------------------------- outputs and names
@@ -156,20 +144,6 @@ def test_the_table_of_a_language_model_is_recorded_twice():
     uses = [step for step in ahead(t) if step.inputs.get("w") is lm.wte.weight.data]
     assert [step.name for step in uses] == ["wte.embedding", "lm_head.unembedding"]
     close(sum(step.gradients["w"] for step in uses), lm.wte.weight.grad)
-
-
-def test_a_layer_that_is_shared_has_its_first_name(randomise):
-    trunk = minifpt.GPT2(config(n_layer=1), dtype=np.float64)
-    trunk.h = [trunk.h[0]] * 3
-    model = randomise(minifpt.FPT(trunk, 3, 4, 10))
-    x = batch()
-    want = run(model, x)
-    t, got = traced(model, x)
-    close(got, want)
-    assert sorted(t.outputs) == sorted(NAMES)
-    assert sum(step.name == "trunk.h.0.attn.attention" for step in ahead(t)) == 3
-    w = trunk.h[0].mlp.c_fc.weight
-    close(sum(s.gradients["w"] for s in ahead(t) if s.inputs.get("w") is w.data), w.grad)
 
 
 @pytest.mark.parametrize("T", [10, 120])
@@ -315,27 +289,6 @@ def test_partners_are_right_when_passes_cross(build):
             assert first.reasons == dict.fromkeys("xwb", "backward was not run")
 
 
-def test_a_second_backward_pass_has_the_partners_of_the_first(build):
-    model = build()
-    with minifpt.trace(model) as t:
-        logits, cache = model.forward(batch())
-        for dlogits in (np.ones_like(logits), np.zeros_like(logits)):
-            model.backward(dlogits, cache)
-    first, second = np.split(np.array(back(t)), 2)
-    assert [s.partner for s in first] == [s.partner for s in second]
-    assert all(step.partner.partner is step for step in first)
-    assert all(np.any(s.gradients["w"]) for s in ahead(t) if "w" in s.gradients)
-
-
-def test_a_closed_trace_keeps_no_cache_alive(build):
-    model = build()
-    with minifpt.trace(model) as t:
-        _, cache = model.forward(batch())
-    reference = weakref.ref(cache["trunk"]["h"][0]["attn"]["heads"].probabilities)
-    del cache
-    assert reference() is None and len(t.steps) > 20
-
-
 @pytest.mark.parametrize("T", [10, 70])
 def test_a_step_runs_again_to_the_same_bits(build, T):
     """The inputs include dropout's generator."""
@@ -400,33 +353,6 @@ def test_gradients_under_any_mask(data):
         block = ".".join(name.split(".")[:3])
         last = max(i for n, i in position.items() if n.startswith(f"{block}.") or not name)
         assert (t.grads[name] is None) == (last < lowest), name
-
-
-@pytest.mark.parametrize("tokens", [2, 10])
-def test_gradients_of_the_residual_connections(build, tokens):
-    """The branch gets dy; x gets dy and the branch's gradient.  In the last block both have the
-    tokens that are read."""
-    t, _ = traced(build(output_tokens=tokens), batch())
-    for i in range(2):
-        n = tokens if i else 10
-        first, second = (s for s in ahead(t) if s.name == f"trunk.h.{i}.residual")
-        for step, branch in ((first, "attn"), (second, "mlp")):
-            assert step.inputs["x"].shape == step.inputs["branch"].shape == (2, n, 8)
-            close(step.gradients["branch"], t.grads[f"trunk.h.{i}.{branch}"], 0.0)
-        np.testing.assert_array_equal(second.gradients["x"], first.gradients["branch"])
-        np.testing.assert_array_equal(
-            first.gradients["x"],
-            (t.grads["trunk.h.0"] if i else ahead(t)[3].partner.inputs["dy"])[:, -n:])
-
-
-def test_reasons_without_a_backward_pass(build):
-    model = build()
-    with minifpt.trace(model) as t:
-        model.forward(batch(), True, rng(1))
-    assert {*t.grads.values()} == {None}
-    with minifpt.trace(model) as t:
-        model.predict(batch())
-    assert {r for s in t.steps for r in s.reasons.values()} == {"backward was not run"}
 
 
 def test_operations_without_a_layer():
@@ -508,7 +434,7 @@ def state(model):
     return [dict(table) for table in tables]
 
 
-@pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt, StopIteration, SystemExit])
+@pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
 def test_all_is_restored_also_after_an_exception(build, error):
     model = build()
     before = state(model)
@@ -535,16 +461,6 @@ def test_an_operation_that_fails_is_recorded_without_output(build):
     assert [s.name for s in t.steps[:3]] == ["input.embedding", "attention", "input.linear"]
     assert not any(s.inside for s in t.steps if s.op not in ("softmax", "dropout"))
     assert t.steps[0].output is None
-
-
-def test_a_method_that_was_replaced_before(build):
-    """A method that the user replaced on one layer is recorded and stays."""
-    model = build()
-    theirs = model.output.forward
-    model.output.forward = mine = lambda *args: theirs(*args)
-    with minifpt.trace(model) as t:
-        model.forward(batch())
-    assert model.output.forward is mine and "output" in t.outputs
 
 
 def test_a_second_trace_is_refused(build):

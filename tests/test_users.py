@@ -69,8 +69,6 @@ EXIT = "it ends the program, by sys.exit() or quit(): let it raise a ValueError 
     ("forward", "raise SystemExit", EXIT), ("backward", "sys.exit(0)", EXIT),
     ("draw", "1 / 0", "ZeroDivisionError: division by zero"),
     ("accuracy", "raise ValueError('two\\nlines')", "ValueError: two lines"),
-    ("draw", "raise type('Mine', (Exception,), {'__str__': None})()", "Mine"),
-    ("accuracy", "raise type('Base', (BaseException,), {})('odd')", "Base: odd"),
     ("draw", "assert False", "AssertionError"),
     ("draw", "raise OSError(28, 'No space left on device')", "OSError: [Errno 28] No space")])
 def test_an_error_in_a_method_is_one_line_with_its_place(where, statement, message, fails):
@@ -82,22 +80,6 @@ def test_an_error_in_a_method_is_one_line_with_its_place(where, statement, messa
     for command in (["train", task, "--model", model, "--steps", 2],
                     ["compare", task, "--models", model, "--steps", 2, "--seeds", 1]):
         assert f"own.py, line {line}, in {method}: {message}" in fails(*command)
-
-
-def test_an_error_of_a_user_s_class_comes_from_another_process(fails):
-    """One that this process cannot read back."""
-    write(TASK, accuracy="self.fail()")
-    Path("own.py").write_text(Path("own.py").read_text().replace("class Task", """
-class Mine(Exception):
-    def __init__(self, a, b):
-        super().__init__(a)
-class Task""").replace("    def draw", f"""
-    def fail(self):
-        if __import__("os").getpid() != {os.getpid()}:
-            raise Mine("not here", 2)
-    def draw"""))
-    output = fails("compare", "own.py:Task", "--models", SMALL, "--seeds", 2, "--jobs", 2)
-    assert output.endswith("in Task.fail: Mine: not here")
 
 
 @pytest.mark.parametrize("place", [["--traceback", "train"], ["train", "--traceback"]])
@@ -112,7 +94,7 @@ def test_traceback_shows_the_traceback(place, capsys):
 @pytest.mark.parametrize("text, message", [
     ("def Trunk(:\n", "own.py, line 1: SyntaxError: "),
     ("import sys\nsys.exit()\n", "own.py, line 2: it ends the program"),
-    ("\0", "own.py: "), ("x = " + "(" * 300, "own.py"), ("é = '\udce9'", "own.py")])
+    ("\0", "own.py: "), ("é = '\udce9'", "own.py")])
 def test_a_file_that_is_no_python_is_named(text, message, fails):
     Path("own.py").write_bytes(text.encode("utf-8", "surrogateescape"))
     for command in (["--model", "own.py:Trunk"], ["own.py:Task"]):
@@ -125,8 +107,7 @@ def test_what_a_trunk_must_not_return_is_one_line(fails):
         "train", "bit-xor", "--model", "own.py:Trunk", "--steps", 2)
 
 
-@pytest.mark.parametrize("name", ["../../x", "a/b", "..", ".hidden", "", "a\nb", "x" * 61, None, 3,
-                                  "a\\b", "/tmp/x", "a:b"])
+@pytest.mark.parametrize("name", ["../../x", ".hidden", "", "a\nb", None, "a:b"])
 def test_a_task_s_name_must_be_that_of_a_folder(name, fails, tmp_path, monkeypatch):
     (tmp_path / "a" / "b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "a" / "b")
@@ -141,13 +122,9 @@ def test_a_task_s_name_must_be_that_of_a_folder(name, fails, tmp_path, monkeypat
 
 @NO_PIPES
 @pytest.mark.parametrize("argv", [
-    ["train", "pipe.py:Task"], ["train", "bit-xor", "--model", "pipe.py:Trunk"],
-    ["summary", "--model", "pipe.npz"], ["summary", "--model", "statistics:pipe.npz"],
-    ["summary", "--model", "folder"], ["generate", "--model", "folder"],
-    ["generate", "--model", "folder/model.safetensors"], ["perplexity", "pipe.txt"],
-    ["convert", "folder"], ["check", "pipe.py"],
-    ["train", "bit-xor", "--functional", "pipe.py"], ["train", "text", "--files", "pipe.txt"],
-    ["train", "mnist", "--data", "folder"], ["report", "folder"], ["compare", "folder"]])
+    ["train", "pipe.py:Task"], ["summary", "--model", "pipe.npz"],
+    ["generate", "--model", "folder"], ["perplexity", "pipe.txt"],
+    ["train", "mnist", "--data", "folder"]])
 def test_no_command_waits_for_a_pipe(argv, fails):
     Path("folder").mkdir()
     for name in ("pipe.py", "pipe.npz", "pipe.txt", "folder/config.json", "folder/merges.txt",
@@ -191,9 +168,3 @@ def test_a_run_that_failed_leaves_no_folder_in_the_way_of_the_mended_file(fails)
     assert "ZeroDivisionError" in fails(*command) and not Path("g").exists()
     write(TASK)
     assert cli.main(command) == 0
-
-
-def test_a_task_s_name_may_have_letters_of_another_alphabet():
-    write(TASK.replace('"mine"', "'Übung 1, (новая)'"))
-    assert cli.main(["train", "own.py:Task", "--model", SMALL]) == 0
-    assert Path("runs/Übung 1, (новая)/checkpoint.npz").exists()

@@ -78,17 +78,12 @@ def test_a_file_by_numpy_is_read(tmp_path, save, dtype):
     assert_same(minifpt.GPT2.from_pretrained(path), expected)
 
 
-@pytest.mark.parametrize("how", ["npz", "folder"])
-def test_a_model_outlives_its_file(tmp_path, how):
+def test_a_model_outlives_its_file(tmp_path):
     """Everything is in memory: the file may be removed or overwritten."""
     expected = minifpt.LanguageModel.from_pretrained(GOLDEN)
-    path = tmp_path / ("t.npz" if how == "npz" else "t")
-    if how == "npz":
-        expected.save(path, np.float32)
-    else:
-        shutil.copytree(GOLDEN, path)
+    path = Path(shutil.copytree(GOLDEN, tmp_path / "t"))
     model = minifpt.LanguageModel.from_pretrained(path)
-    for file in ([path] if how == "npz" else path.iterdir()):
+    for file in path.iterdir():
         file.write_bytes(bytes(file.stat().st_size))      # in place
         file.unlink()
     assert_same(model, {n.removeprefix("trunk."): p.data for n, p in expected.named_parameters()})
@@ -155,7 +150,7 @@ def test_numbers_that_a_file_cannot_hold_are_not_written(tmp_path, value, dtype,
 
 
 @pytest.mark.parametrize("ours", [True, False])
-@pytest.mark.parametrize("n, place", [(8, 2), (20_000, 0), (20_000, 60_000), (20_000, 119_999)])
+@pytest.mark.parametrize("n, place", [(8, 2), (20_000, 119_999)])
 def test_a_changed_number_is_noticed(tmp_path, n, place, ours):
     """By the sum that the zip file keeps, in a small array and anywhere in a large one."""
     path, model = tmp_path / "w.npz", minifpt.GPT2(config(n_positions=n))
@@ -236,15 +231,3 @@ def test_a_crash_leaves_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write_beside(path, lambda file: file.write(b"new"))
     assert path.read_text() == "old" and [*tmp_path.iterdir()] == [path]
-
-
-def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path):
-    path = tmp_path / "t.txt"
-    path.write_text("old")
-
-    def write_new(file):
-        file.write("new é")
-        file.flush()
-        assert path.read_text() == "old" and len([*tmp_path.iterdir()]) == 2
-    write_beside(path, write_new, "w")
-    assert path.read_text(encoding="utf-8") == "new é" and [*tmp_path.iterdir()] == [path]
