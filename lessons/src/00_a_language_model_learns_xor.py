@@ -142,9 +142,8 @@ reveal(guess, float(run("random@gpt2", 0)[-1]), "%")
 #
 # A comparison shows something about reading only if the two trunks differ in nothing but the
 # reading. The next cell prints the **spread** of their weights, their typical distance from their
-# mean. `random@gpt2` has GPT-2's own, which was chosen for vectors of 768 numbers; ours have 128.
-# So we add a control that has read nothing either: `random` is drawn as the paper draws it for this
-# width.
+# mean. `random@gpt2` has GPT-2's own, made for sums of 768 numbers; ours add only 128. So we add a
+# control that has read nothing either: `random` is drawn as the paper draws it for this width.
 #
 # We train all three with three **seeds**, which fix the new layers, the examples and the random
 # weights. Which is ahead after 100 steps, on average: `"novels"` or `"random"`?
@@ -183,8 +182,8 @@ curves(right, "Bit XOR, three seeds each (dotted: guessing)", ylabel="bits right
 #
 # Is it the *size* of the weights, then? A control that persuades differs in one thing. So take
 # `random@gpt2`, which is too small, and give it one part of `random`, nothing else: attention, or
-# feed-forward, which has twice as many numbers. Which brings it to 90 % of the bits:
-# `"attention"`, `"feed-forward"`, `"both"` or `"neither"`?
+# feed-forward, which has twice as many numbers. Which brings it to 90 % of the bits: `"attention"`,
+# `"feed-forward"`, `"both"` (each alone) or `"neither"`?
 
 # %%
 guess = ...
@@ -224,9 +223,9 @@ check("strings_right", strings_right)
 
 # %% [markdown]
 # **2.** How many numbers does FPT train, on $T$ tokens? A layer norm has two vectors of $C$
-# numbers; each block has two layer norms, and one more stands at the end of the trunk. A layer from
-# $n$ to $m$ numbers has $nm$ weights and $m$ biases. For our model the table above has the answer.
-# What is it for GPT-2 base, with 12 blocks and $C = 768$?
+# numbers; each block has two, and one more ends the trunk; each position has $C$ numbers. A layer
+# from $n$ to $m$ numbers has $nm$ weights and $m$ biases. For our model the table above has the
+# answer. What is it for GPT-2 base, with 12 blocks and $C = 768$?
 
 # %%
 def parameters_trained(n_layer, n_embd, tokens, input_dim, output_dim):

@@ -154,7 +154,7 @@ for name, gradient in {"as derived": dw, "broken: tanh forgotten": x.T @ dy,
 # The library has the same lines. In them `rows` is $dy$ of shape `(N, O)`, and `need` says which of
 # the three gradients are wanted: where lesson 7 freezes a weight, its product is never computed.
 # What the backward pass needs, it finds in the **cache**, a tuple that the forward pass returns
-# beside $y$. `gradcheck` measures all of it, with a random weighted sum of $y$ as the loss.
+# beside $y$. `gradcheck` needs one number as its loss: a random weighted sum of $y$.
 
 # %%
 show(F.linear_backward, lines=("if need[0]", "return"))
@@ -177,10 +177,10 @@ for backward in (F.linear_backward, broken_backward):
 #
 # From here on you write the functions yourself. In a terminal in the folder of this notebook
 # (JupyterLab: File, New, Terminal), type `minifpt new mine.py --bare`. Write `linear` and
-# `linear_backward` in `mine.py`, without looking at the library's. The first returns $y$ and
-# `LinearCache(x, w, need)`; the second gets $dy$ and that cache. The check also sends an $x$ of
-# shape `(B, T, I)`: make rows of it, and of $dy$, with `reshape` before the product for $dw$. The
-# next cell checks both, and then each `F.linear` in it runs *yours*.
+# `linear_backward` in `mine.py`, without looking at the library's. `linear(x, w, b, need)` returns
+# $y$ and `LinearCache(x, w, need)`; the second gets $dy$ and that cache. The check also sends an
+# $x$ of shape `(B, T, I)`: make rows of it, and of $dy$, with `reshape` before the product for
+# $dw$. The next cell checks both, and then each `F.linear` in it runs *yours*.
 #
 # Without the tanh, two linear layers are one linear layer, and lesson 0 showed that no weighted sum
 # computes XOR. How low does the loss get without it?
@@ -291,8 +291,8 @@ curves({f"{bits}, central": [abs(slope(h, dtype) / dw[0, 1] - 1) for h in steps]
 # on. In the central difference the two $L''$ cancel, and what remains is $\frac{h^2}{6} L'''$.
 #
 # Left of it the error comes from the computer. A loss is right to about $\varepsilon |L|$, where
-# $\varepsilon$ is the spacing of floating-point numbers at 1, and we divide by the step: that makes
-# $\frac{\varepsilon}{h} |L|$.
+# $\varepsilon$ is the spacing of floating-point numbers at 1, about $10^{-16}$ ($10^{-7}$ in
+# float32), and we divide by the step: that makes $\frac{\varepsilon}{h} |L|$.
 #
 # In float32 most steps make a larger error than a gradient that is 0.1 % wrong, so a check would
 # not see it. So we *check* in float64 and *train* in float32.

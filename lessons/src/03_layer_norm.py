@@ -141,8 +141,9 @@ print("the output moves by", ", ".join(f"{n:.0e} ({name})" for name, n in length
 # The cell measured the **Jacobian** $J$ `(C, C)`: $\hat x_i$ moves with $x_j$ at the rate $J_{ij}$.
 # Now we can write it down. The column $\mathbf 1 = (1, \dots, 1)$ is at right angles to the column
 # $\hat x$, whose mean is 0, and both have $v^\top v = C$. So the part of a move $m$ along one of
-# them is $\frac1C v\, v^\top m$. Both parts vanish. The rest of a small move is at right angles to
-# both, so it changes neither mean nor deviation, and is divided by the deviation:
+# them, $v\, v^\top m / v^\top v$, is $\frac1C v\, v^\top m$. Both parts vanish. The rest of a small
+# move is at right angles to both, so it changes neither mean nor deviation, and is divided by the
+# deviation:
 #
 # $$ J = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \Big( I - \frac1C \mathbf{1}\mathbf{1}^\top
 #        - \frac1C \hat x \hat x^\top \Big) $$
@@ -158,8 +159,8 @@ picture(fig)
 
 # %% [markdown]
 # With scale and bias, the gradient that arrives at $\hat x$ is $g = dy \cdot w$ `(C,)`. The chain
-# rule gives $dx = J^\top g$, and $J$ is symmetric. Its products with the two vectors, divided by
-# $C$, are means:
+# rule gives $dx = J^\top g$, and $J$ is symmetric. $\frac1C \mathbf 1^\top g$ and $\frac1C \hat
+# x^\top g$ are means:
 #
 # $$ dx = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \Big( g - \text{mean}(g)
 #         - \hat x \cdot \text{mean}(g \cdot \hat x) \Big) $$
@@ -283,9 +284,9 @@ for backward in (F.layer_norm_backward, broken_backward):
 #
 # **How a few trained numbers steer frozen weights.** In a head of *attention* (lesson 4) each token
 # looks at itself and at those before it, with shares that sum to 1. The head reads the output of a
-# layer norm. Its weight $W$ `(C, 3C)` is random and frozen. We train the scale alone, 16 numbers,
-# by central differences, so that the *last* token looks at token 3, which gets the smallest share
-# before. What share does it get after 100 steps, in percent?
+# layer norm. Its frozen $W$ `(C, 3C)` is random, three matrices in one. We train the scale alone,
+# 16 numbers, by central differences, so that the *last* token looks at token 3, which gets the
+# smallest share before. What share does it get after 100 steps, in percent?
 
 # %%
 guess = ...

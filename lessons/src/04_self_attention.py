@@ -123,7 +123,8 @@ picture(fig)
 # %% [markdown]
 # Both keys match equally well, each gets half, and the answer does not occur in the text: attention
 # answers with an average. A token that wants two whole answers needs two maps. So that it can have
-# them, the $C$ channels are cut into $H$ **heads** of $D = C / H$ channels, each with its own map.
+# them, $q$, $k$ and $v$ `(T, C)` are cut into $H$ **heads** of $D = C / H$ channels, each with its
+# own map, and the outputs are joined.
 #
 # ## The mask
 #
@@ -202,8 +203,8 @@ moved = np.abs(F.attention(qkv[:, order], 2)[0] - F.attention(qkv, 2)[0])[0, -1]
 reveal(guess, "yes" if moved > 1e-12 else "no")
 
 # %% [markdown]
-# A weighted sum has no order: "dog bites man" and "man bites dog" are the same to it. So GPT-2 adds
-# to each token a vector that belongs to its position, a **position embedding**, `wpe`
+# A weighted sum has no order: "dog bites man?" and "man bites dog?" are the same to "?". So GPT-2
+# adds to each token a vector that belongs to its position, a **position embedding**, `wpe`
 # `(n_positions, C)`.
 #
 # ## Strings of bits, on your own file
@@ -213,10 +214,10 @@ reveal(guess, "yes" if moved > 1e-12 else "no")
 # may its backward pass, which reads your cache.
 #
 # Then five strings of 20 bits come in, a token each, and one of them again with half of its bits
-# hidden. Copying what is visible and guessing the rest gives 75 %. The model has one block with one
-# head and 64 channels, whose weights are random, *frozen* and large (a standard deviation of
-# $1.41 / \sqrt{64}$); the input layer, positions, layer norms and output layer train. Does it get
-# beyond 75 %?
+# hidden; the whole string is to come out. Copying what is visible and guessing the rest gives 75 %.
+# The model has one block with one head and 64 channels, whose weights are random, *frozen* and
+# large (a standard deviation of $1.41 / \sqrt{64}$); the input layer, positions, layer norms and
+# output layer train. Does it get beyond 75 %?
 
 # %%
 task = minifpt.tasks.get("bit-memory", bits=20, patch=20)

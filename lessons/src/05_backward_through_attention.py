@@ -211,8 +211,8 @@ curves({"dv": length_v / length_v[0], "dS": length_S / length_S[0]}, "Sharper an
 # ## One head recalls, on your own gradient
 #
 # Write `attention_backward` in `mine.py`. `mask` in its cache is dropout's, not the causal mask:
-# $v$ met `A * mask`, or `A` where `mask` is `None`. Then the head of lesson 4 trains again: now the
-# gradient that turns its queries and keys is yours as well.
+# $v$ met `A * mask`, or `A` where `mask` is `None`. Then the head of lesson 4 trains again: the
+# gradient that reaches the layers below it is now yours as well.
 
 # %%
 task = minifpt.tasks.get("bit-memory", bits=20, patch=20)
@@ -260,8 +260,8 @@ check("multi_query_backward", multi_query_backward)
 #
 # **A whole step** of a small model on bit XOR. The strip on top shows every operation; the way back
 # starts at the loss on the right. Pink operations have weights that are trained, hatched ones
-# frozen weights. Below stand some of the results for one example, and under each its gradient.
-# `whole` in a cell of its own shows the step as a page.
+# frozen weights. Below stand results for one example, each over its gradient, and at the bottom
+# left the loss and how far each group moved. `whole` in a cell of its own shows the step as a page.
 
 # %%
 bits = minifpt.tasks.get("bit-xor")

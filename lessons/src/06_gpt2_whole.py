@@ -199,13 +199,13 @@ reveal(guess, len(wrong_gradients(Forgetful)), "of 13")
 print("wrong:", wrong_gradients(Forgetful), "and in the library's:", wrong_gradients(Block))
 
 # %% [markdown]
-# A block can hand a wrong gradient down while all of its own are right. A check of its parameters
-# never sees this: check $dx$ as well.
+# A block can hand a wrong gradient down while all of its own are right, because these need $ds'$
+# and $du$ alone. A check of its parameters never sees this: check $dx$ as well.
 #
 # ## A language model, on your own file
 #
 # Write `residual` and `residual_backward` in `mine.py`. A small GPT-2, 2 blocks and 48 channels,
-# then reads the ends of five novels.
+# then reads the ends of five novels, which ship with minifpt.
 
 # %%
 GPT2_PARTS = [name + half for half in ("", "_backward") for name in (

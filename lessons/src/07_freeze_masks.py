@@ -70,9 +70,10 @@ for mask in masks.values():
 # ## What is never computed
 #
 # Compare the third mask with the fourth. The third trains 128 numbers, the scales of the lowest
-# layer norm. The fourth trains all of the top block, more than a thousand times as many. (Both
-# train the output layer, too.) How many times as long does a step take with the third mask as with
-# the fourth? Beside the times, `minifpt.trace` counts the operations that run on the way back.
+# layer norm (`h.0.*` is block 0, `h.0-2.*` are blocks 0 to 2). The fourth trains all of the top
+# block, more than a thousand times as many. (Both train the output layer, too.) How many times as
+# long does a step take with the third mask as with the fourth? Beside the times, `minifpt.trace`
+# counts the operations that run on the way back.
 
 # %%
 guess = ...                                               # below 1 if it is faster
@@ -262,7 +263,8 @@ check("freeze_below", freeze_below)
 #
 # **A gradient of zero.** One way to freeze is to compute everything, and then to set the gradients
 # of what is frozen to zero. We do this from the fifth step on to attention and feed-forward, 48
-# arrays. How many of them has step 5 changed all the same?
+# arrays. Adam steps along a running mean of the gradients. How many arrays has step 5 changed all
+# the same?
 
 # %%
 guess = ...                                               # of 48

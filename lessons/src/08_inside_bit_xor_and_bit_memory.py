@@ -276,13 +276,14 @@ picture(fig)
 # %% [markdown]
 # With five seeds (`python -m benchmarks.inside looks`) the look five back is always needed: when no
 # head may look there, 54 to 63 % of the bits are right. But the head that looks there *most* is the
-# one that is missed most with only three seeds of five.
+# one that is missed most with only three seeds of five; here it is another one.
 #
 # **Who multiplies?** Write the bits as ±1. Then XOR is the product $a\,b$, up to its sign, and no
 # weighted sum of $a$ and $b$ gives it. With all other bits fixed, any number inside the model has
-# four values, one for each $(a, b)$, so it is $m + \alpha a + \beta b + \gamma\, a b$. We take
-# $\gamma\,ab$ out of the output of all attention layers, or of all feed-forward layers, in the
-# language trunk, in lesson 0's `random` ("as in the paper"), and in *matched random*:
+# four values, one for each $(a, b)$, which fix four numbers: it is $m + \alpha a + \beta b +
+# \gamma\, a b$. We take $\gamma\,ab$ out of the output of all attention layers, or of all
+# feed-forward layers, in the language trunk, in lesson 0's `random` ("as in the paper"), and in
+# *matched random*:
 
 # %%
 # python -m benchmarks.inside xor: five seeds, each (nothing, attention, feed-forward)

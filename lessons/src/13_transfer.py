@@ -10,7 +10,8 @@
 # - spot a result that luck alone would give.
 #
 # **What we know by now.** In [lesson 8](08_inside_bit_xor_and_bit_memory.ipynb) (not needed here) a
-# learning rate or a seed could turn a comparison round. We had one run of each arm.
+# learning rate or a seed could turn a comparison round. We had one run of each **arm**, as the
+# models that are compared are called.
 #
 # **The question:** How sure is a difference?
 #
@@ -143,7 +144,7 @@ guess = ...
 # The first is the **standard error** of a mean, and $e$ that of a difference. Of a normal
 # distribution 95 % lie within $1.96\,e$. But we have only measured $s$, on few runs, and often too
 # small. So 1.96 becomes a larger number $t$, from Student's distribution for $n - 1$ **degrees of
-# freedom**: the mean and $n - 1$ of the runs give the last one. The **interval** is
+# freedom**: the fewer runs, the larger $t$. The **interval** is
 #
 # $$ (\bar a - \bar b) \pm t\,e $$
 #
@@ -198,8 +199,8 @@ curves(lines, "How often an interval holds the truth (dotted: 95 %)", "seeds in 
 
 # %% [markdown]
 # Bars of one standard error leave the truth out in a third of the studies. With few seeds 1.96
-# promises too much. Student's $t$ keeps its promise. (It even lies above 95 %: two arms know the
-# spread better than the one whose $n - 1$ we looked up.)
+# promises too much. Student's $t$ keeps its promise. (It even lies above 95 %: the spread comes
+# from $2n$ runs, but we looked $t$ up for $n$.)
 #
 # ## Broken on purpose: the best of five
 #

@@ -114,7 +114,7 @@ axes[0].set_ylabel("eigenvalue")
 picture(fig)
 
 # %% [markdown]
-# Half of a random head's directions are positive. At 120° some are left. Are they needed? The task
+# Half of a random head's directions are positive. At 180° none is left. Are they needed? The task
 # is bit memory with 20 bits in a token, where copying what is seen and guessing the rest gets 75 %.
 # Four arms, five seeds each, differ in the form of one frozen head:
 #
@@ -234,8 +234,8 @@ picture(fig)
 
 # %% [markdown]
 # **This is the picture to keep**, from longer runs, two or three seeds a point. With 1,500 steps
-# the block "can" at 115° and "cannot" at 120°. It needs longer, or a better start. (Below 75° an
-# aligned start is slower: `docs/results/why.md` says why.)
+# the block "can" at 115° and "cannot" at 120°. It needs longer, or a better start. (At 60° and 75°
+# an aligned start is slower: see `docs/results/why.md`.)
 #
 # ## The course's question
 #
