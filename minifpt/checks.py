@@ -8,6 +8,8 @@ from contextlib import suppress
 
 import numpy as np
 
+from .guards import brief
+
 
 def whole(where, name, value, least=1, most=2**31 - 1):
     """Return ``value`` as an int, at least ``least``; by default at most 31 bits, as a size."""
@@ -154,11 +156,6 @@ def unchanged(now, before):
     now, before = [*arrays_in(now)], [*arrays_in(before)]
     return len(now) == len(before) and all(np.array_equal(a, b, equal_nan=b.dtype.kind in "fc")
                                            for a, b in zip(now, before, strict=True))
-
-
-def brief(x):
-    """Return an object as text: one line of at most 60 characters."""
-    return f"{' '.join(repr(x).split()):.60}"
 
 
 def kind_of(x):

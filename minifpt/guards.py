@@ -89,8 +89,9 @@ def check_cache(name, cache, kinds):
 
 
 def option(op, name, value, default):
-    """Return an option's value as a plain Python number: NumPy's would change the dtype of the
-    results, and its small integers wrap.  Raises ``ValueError`` unless it is like the default."""
+    """Return the value of an option with a default as a plain Python number: NumPy's would change
+    the dtype of the results, and its small integers wrap.  Raises ``ValueError`` unless it is like
+    the default."""
     if isinstance(default, bool):
         fits, expected = isinstance(value, (bool, np.bool_)), "True or False"
     elif isinstance(default, tuple):
@@ -231,8 +232,8 @@ def dropout(p, rng, **_):
 
 
 def attention(qkv, n_head, bias=None, causal=True, past=None, **_):
-    """Raise ``ValueError`` where a bias leaves a token nothing to read: its softmax is NaN, and for
-    a past of another form."""
+    """Raise ``ValueError`` for a past of another form, and for a bias that lets a token read
+    nothing, whose softmax is NaN."""
     B, H, D = len(qkv), n_head, qkv.shape[2] // (3 * n_head)
     if past is not None and not (isinstance(past, (tuple, list)) and len(past) == 2 and all(
             isinstance(a, np.ndarray) and a.dtype.kind == "f" and a.shape == past[0].shape
@@ -240,11 +241,11 @@ def attention(qkv, n_head, bias=None, causal=True, past=None, **_):
         raise ValueError(f"attention: past is {brief(past)}, expected keys and values, two arrays "
                          f"of floating-point numbers ({B}, {H}, P, {D})")
     if bias is not None:
-        read = bias > -np.inf                             # (H, T, P+T)
+        can_read = bias > -np.inf                         # (H, T, P+T)
         if causal:
-            read = read & np.tri(*bias.shape[1:], bias.shape[2] - bias.shape[1], dtype=bool)
-        if not read.any(axis=-1).all():
-            head, token = np.argwhere(~read.any(axis=-1))[0]
+            can_read &= np.tri(*bias.shape[1:], bias.shape[2] - bias.shape[1], dtype=bool)
+        if not can_read.any(axis=-1).all():
+            head, token = np.argwhere(~can_read.any(axis=-1))[0]
             raise ValueError(f"attention: the bias lets token {token} of head {head} read no "
                              "token, expected a number above -inf in each row")
 

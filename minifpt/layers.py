@@ -498,8 +498,8 @@ class Block(Layer):
         return ops.residual_backward(dy, da)
 
 
-# Settings that the config of a trunk may lack, with what holds then: ``n_positions`` is no limit,
-# and ``positions`` says whether there is one.
+# Settings that the config of a trunk may lack, with what holds then.  ``n_positions`` None: no
+# limit.  ``positions`` False: the trunk has no table of positions.
 OPTIONAL = {"dropout": 0.0, "causal": True, "n_positions": None, "positions": True}
 
 
@@ -539,7 +539,7 @@ def blocks_forward(blocks, x, keep, train, rng, past=None, last=None):
         checks.whole("forward", "last", last, most=x.shape[1])
     for i, block in enumerate(blocks):
         reads = {"past": past[i]} if past else {}
-        if last and i == len(blocks) - 1:
+        if last is not None and i == len(blocks) - 1:
             reads["last"] = last
         keep = keep or block.learns()
         x, cache = block.forward(x, train, rng, **reads)

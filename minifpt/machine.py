@@ -7,7 +7,7 @@ import math
 import os
 import threading
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ContextDecorator, suppress
 from contextvars import copy_context
 from functools import cache
@@ -75,9 +75,10 @@ def shared(work, pieces):
         run()
     finally:
         deque(todo, maxlen=0)                             # after an error nobody takes another
-        for helper in running:
-            if not helper.cancel():
-                helper.result()                           # raises the worker's error
+        wait([helper for helper in running if not helper.cancel()])
+    for helper in running:
+        if not helper.cancelled():
+            helper.result()                               # raises the worker's error
 
 
 @cache

@@ -25,9 +25,9 @@ def parts_of(model, x):
     """
     shape = np.shape(x)[:2]
     n = max((n for rows, n in PARTS.items() if math.prod(shape) >= rows), default=1)
-    config = getattr(getattr(model, "trunk", None), "config", None)
-    if n == 1 or TRACING.locked() or config is None or config.n_embd > MAX_CHANNELS or not all(
-            runs_in_parts(layer) for _, layer in named_layers(model)):
+    if n == 1 or TRACING.locked() or not hasattr(model, "trunk") or not all(
+            runs_in_parts(layer) for _, layer in named_layers(model)) or (
+            model.trunk.config.n_embd > MAX_CHANNELS):
         return [slice(None)]
     size = -(-shape[0] // n)
     return [slice(i, i + size) for i in range(0, shape[0], size)]

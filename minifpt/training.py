@@ -81,7 +81,7 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     clip              largest norm of all gradients together.
     eval_every        steps between tests on ``test_examples`` held-out examples.  The last test
                       takes ``last_test`` of them, by default the task's whole test set, if it has
-                      one.
+                      one; a run that ``until`` or the callback ends has no such test.
     out               folder for ``config.json``, ``metrics.csv``, ``checkpoint.npz`` and
                       ``curves.png``; ``None`` writes nothing.
     resume            continue from the checkpoint in ``out``, to the same bits as a run without
@@ -99,10 +99,14 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
 
     callback          a function that is called with the run after each step.  The run has ``step``,
                       ``loss`` and ``accuracy`` of the step's batch, ``model`` and ``history``.
+                      Small frozen matrices are read-only meanwhile: to change one, put another
+                      array into ``p.data``.
                       Where the function returns ``False``, the run writes a checkpoint and ends:
                       its history so far is returned, and the run can be resumed.
 
-    During the run, glibc keeps freed memory for the next arrays (see ``machine.kept_memory``).
+    A batch of 480 examples x tokens or more runs in parts, side by side on the cores; the same
+    bits on any number of them (see ``parallel``).  During the run, glibc keeps freed memory for the
+    next arrays (see ``machine.kept_memory``).
 
     Returns the :class:`History`.  After Ctrl-C or SIGTERM the run finishes its step or breaks off
     its test, writes a checkpoint and raises ``KeyboardInterrupt``.  Raises ``ValueError`` if
@@ -285,7 +289,7 @@ def _loop(model, task, run, out, checkpoint_every, progress, stop_event, callbac
                 isinstance(answer, (bool, np.bool_)) and not answer)
             if is_end or stop or run.step % checkpoint_every == 0:
                 save()
-            if stop and not is_last:
+            if stop and not (is_last or run.is_solved()):
                 raise KeyboardInterrupt(f"stopped at step {run.step}{where}")
 
 

@@ -129,9 +129,10 @@ PRINTS = [                                                # (line, parts in this
     ("", ["Start here:", "train", "Look inside:", "Compare:", "Weights:", "Lessons:"], []),
     ("--version", [f"minifpt {minifpt.__version__}\n"], []),
     ("train bit-xor --n 1 --model random@1.41 --steps 200 --lr 0.03 --eval-every 20 --until 0.95", [
-        "bit-xor: 100.00 % test accuracy (new examples) after 80 steps", "\n95 % after 40 steps; ",
+        "bit-xor: 100.00 % test accuracy (256 random examples) after 80 steps",
+        "\n95 % after 40 steps; ",
         " parameters trained\n"], ["runs"]),
-    (TRAIN, ["bit-xor: ", "% test accuracy (new examples) after 3 steps",
+    (TRAIN, ["bit-xor: ", "% test accuracy (256 random examples) after 3 steps",
              "runs/bit-xor: config.json metrics.csv checkpoint.npz curves.png\n",
              "next: minifpt report runs/bit-xor\n"], ["runs"]),
     ("train mine.py:Noisy --help", [

@@ -80,9 +80,9 @@ def by_size(S, n, length):
     "lie in none": "vectors[:, -n:].T -> np.eye(len(S))[:n]",
 })
 def _(rng):
-    C = 8                                                 # five positive ones, more than n
+    C = 9                                                 # six positive ones, more than n
     turn = np.linalg.qr(rng.standard_normal((C, C)))[0]
-    values = np.array([-9.0, -7.5, -2.0, 0.7, 1.6, 2.5, 4.0, 5.5]) + rng.uniform(-0.4, 0.4, C)
+    values = np.array([-9.0, -7.5, -2.0, 0.7, 1.6, 2.5, 3.2, 4.0, 5.5]) + rng.uniform(-0.4, 0.4, C)
     S, n, length = (turn * values) @ turn.T, int(rng.integers(3, 5)), float(rng.uniform(2, 5))
     _, vectors = np.linalg.eigh(S)
 

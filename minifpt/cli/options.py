@@ -20,7 +20,7 @@ A MODEL is one of
                           of minigpt's shape or that of gpt2, gpt2-medium,
                           gpt2-large or gpt2-xl
     random:1x2x256@1.41   blocks x heads x channels, with a standard deviation
-                          of 1.41 / sqrt(channels); the paper's is 0.55
+                          of 1.41 / sqrt(channels); that of random is 0.55
     random@gpt2           GPT-2's own 0.02, too small for 128 channels
     random:llama:6x4x128  a random Llama; 6x4/2x128: 2 heads of keys and values
     random:bert:6x4x128   a random BERT; also roberta:, vit:, t5:, and
@@ -120,9 +120,8 @@ def model(text):
 
 FILE_ENDINGS = ".csv", ".html", ".json", ".npz", ".png", ".safetensors", ".txt"
 MODEL = option("--model", type=model, default=MODEL_NAME, metavar="MODEL",
-               help="the trunk, transformer blocks that stay frozen: a name or a file; 'random' "
-                    "is drawn as the paper draws it, 'random@gpt2' smaller (default: "
-                    f"{MODEL_NAME})")
+               help="the trunk, the blocks of a transformer: a name or a file; 'random' is drawn "
+                    f"as the paper draws it, 'random@gpt2' smaller (default: {MODEL_NAME})")
 FREEZE = option("--freeze", default="fpt", metavar="MASK", help=(
     "frozen parts: fpt (attn,mlp), full (none), output_only (all but the output), or groups and "
     "patterns: 'attn,mlp,h.3-5.ln_1.*'; 'only:ln,output' trains these alone (default: fpt)"))

@@ -112,8 +112,11 @@ def train(args):
     if "n_positions" in model.built:
         print(f"{args.model} has fewer positions than the {task.tokens:,} of the task: the others "
               "were drawn as for a new trunk")
-    held_out = None if args.test_examples else tasks.member(task, "test_set")()
-    n = f"{len(held_out[0])} examples" if held_out else "new examples"
+    is_whole = not args.test_examples and last["step"] == (
+        args.steps or tasks.defaults_of(task)["steps"])
+    test_set = tasks.member(task, "test_set")() if is_whole else None
+    n = (f"{len(test_set[0])} examples" if test_set else
+         f"{args.test_examples or training.__kwdefaults__['test_examples']} random examples")
     solved = next((row["step"] for row in history if row["test_accuracy"] >= SOLVED), None)
     say(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({n}) after "
         f"{last['step']} steps, {last['seconds']:.0f} s"
@@ -153,7 +156,8 @@ def plan(args):
                f"{batch} x {task.tokens} tokens, frozen: {model.built['freeze']}"
                + (f", adapter: {args.adapt}" if args.adapt else ""),
         **{name: planning.duration(time) + notes.get(name, "") for name, time in seconds.items()},
-        "in all": planning.duration(sum([*seconds.values()][1:])),
+        "in all": planning.duration(sum([*seconds.values()][1:]))
+                  + (", at most" if tasks.member(task, "until") else ""),
         "memory": f"{prediction.peak / 1e6:,.0f} MB at most, "
                   f"{prediction.weights / 1e6:,.0f} MB of it weights",
         "measured on": f"the whole trunk, {machine.cores()} thread"

@@ -23,8 +23,9 @@ from ..files.weights import PACKAGE
 # The same colours in every lesson: color.trained and color.frozen for parts of a model,
 # color.language, .bits, .images, .statistics and .random for where frozen weights are from,
 # and four for all else; a wrong or broken thing is ochre.
-color = SimpleNamespace(**plots.COLORS, trained=plots.TRAINED, frozen=plots.FROZEN,
-                        ink="#263238", teal="#0097a7", ochre="#a8812a", grey="#90a4ae")
+color = SimpleNamespace(**plots.COLORS, small=plots.SMALL, trained=plots.TRAINED,
+                        frozen=plots.FROZEN, ink="#263238", teal="#0097a7", ochre="#a8812a",
+                        grey="#90a4ae")
 
 SIGNED, POSITIVE = "RdBu_r", "YlGnBu"                     # colour maps of matrices
 

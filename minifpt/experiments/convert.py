@@ -28,8 +28,11 @@ def convert(source, out=None, dtype=None, dropout=None, revision=None):
     revision   a commit, tag or branch of a hub id, by default the newest.  The file's config holds
                the commit.
 
-    Raises ``FileNotFoundError`` or ``ValueError`` with one line.
+    The whole model is in memory meanwhile, in float32.  Raises ``FileNotFoundError`` or
+    ``ValueError`` with one line.
     """
+    if dtype is not None:
+        export.weight_dtype(dtype)                              # raises before any download
     source, is_saved = os.fspath(source), huggingface.is_checkpoint(source)
     is_file = out is not None and Path(out).suffix == ".npz"
     is_run = not is_saved and (Path(source) / "checkpoint.npz").is_file()

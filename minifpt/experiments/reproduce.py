@@ -136,8 +136,8 @@ TABLES = {
         paper=numbers("language", "500", "10,000", "5,000")
         | numbers("random", "20,000", "40,000", "20,000")),
     "table6": Table(
-        "Size (table 6).  Only one pretrained size ships, so the mini scale varies the depth of a "
-        "random trunk; the paper's scale has GPT-2, medium and large.", (CIFAR,),
+        "Size (table 6).  Only one pretrained size ships, so the depth of a random trunk varies "
+        "here; the paper has GPT-2, medium and large.", (CIFAR,),
         tuple(Arm(f"random:{n}x4x128", label=label) for n, label in (
             (2, "small"), (6, "medium"), (12, "large"))),
         {(size, "cifar10"): f"{language} (random {random})" for size, language, random in (

@@ -20,10 +20,10 @@ if BACKEND.startswith("module://") and not find_spec(BACKEND[9:].partition(".")[
 # arm is distinct under deuteranopia, too.
 COLORS = {"language": "#0072b2", "bits": "#009e73", "images": "#56b4e9",
           "masked": "#49b6c9", "vision": "#8a5fbf", "statistics": "#e69f00", "random": "#5a1a3c",
-          "small": "#d55e00", "LSTM": "#455a64"}
-SPREAD = "#cc79a7"                                        # random weights at another spread
+          "LSTM": "#455a64"}
+SMALL, SPREAD = "#d55e00", "#cc79a7"    # random weights of GPT-2's spread, and of another one
 DASHES = {"language": "-", "statistics": "-.", "random": ":", "bits": (0, (6, 1, 1, 1)),
-          "images": (0, (3, 1)), SPREAD: (0, (8, 2)), COLORS["small"]: "--"}
+          "images": (0, (3, 1)), SPREAD: (0, (8, 2)), SMALL: "--"}
 # For lines that have none of their own.
 OTHERS = "#6aa621", "#d6247f", "#1a2a6c", "#8d4a1f", "#7f8c8d", "#e6c229"
 OTHER_DASHES = "-", (0, (5, 1)), (0, (2, 1)), (0, (7, 1, 1, 1)), (0, (4, 1, 1, 1)), (0, (1, 2))
@@ -86,8 +86,8 @@ def color_of(label):
     """Return the colour of a trunk by its label; ``None`` if it has no colour of its own."""
     if ")," in label:                                     # as "random (spread 0.55), all trained"
         return None
-    if label.startswith("random ("):                      # in another size or shape
-        return SPREAD if label.startswith("random (spread") else COLORS["small"]
+    if label.startswith("random (") and ("spread" in label or "0.02" in label):
+        return SPREAD if "spread" in label else SMALL
     return COLORS.get(label.partition(" ")[0])
 
 

@@ -90,7 +90,8 @@ def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", difference
     differences      number of entries of the parameters' gradients, the largest of each first, to
                      compare with finite differences in float64.
 
-    The numbers are those of ``minifpt.train`` with the same seed.  The page also shows the results
+    The numbers are those of ``minifpt.train`` with the same seed, but for the dropout of a batch
+    that runs in parts there (see ``parallel``).  The page also shows the results
     of five wrong backward passes.  Raises ``ValueError`` for a model that is too large.
     """
     training.first_look(model, task)
@@ -110,7 +111,7 @@ def of_task(task, model, *, freeze="fpt", dropout=None, adapt=None, seed=0, **op
     ``--model`` takes it, and ``dropout=None`` takes the task's default."""
     spec = TrunkSpec.parse(model)
     if config := config_for(spec):                        # too large a one is not even made
-        check_size(12 * config.n_layer * config.n_embd ** 2)
+        check_size(8 * config.n_layer * config.n_embd ** 2)
     fpt = FPT.for_task(task, spec, freeze, seed, dropout, adapt)
     return steps(fpt, task, seed=seed, trunk=spec.text, **options)
 
@@ -195,6 +196,7 @@ def tokens_of(task, x):
     images = member(task, "as_images")(x)
     if images is None:
         return {"names": names, "texts": texts, "images": None}
+    images = np.asarray(images, np.float64)
     low, high = images.min(), images.max()
     pixels = np.round(255 * (images - low) / max(high - low, 1e-9)).astype(np.uint8)
     return {"names": names, "texts": texts, "images": {
