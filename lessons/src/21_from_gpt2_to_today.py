@@ -152,7 +152,7 @@ def rotated_qkv(q, k, v, mistake=None, base=10_000.0):
         y[..., apart] = F.rope(x[..., apart], H, base, start)[0]
         return y
 
-    k = k if mistake == "keys not rotated" else turn(k, mistake == "keys one place off")
+    k = k if mistake == "keys not rotated" else turn(k, int(mistake == "keys one place off"))
     v = turn(v) if mistake == "values rotated, too" else v
     return np.concatenate([turn(q), k, v], axis=-1)
 
