@@ -21,7 +21,7 @@ function verdict_of(races) {
     all.map(r => r ? count(r) : `not in ${count(step)}`).join(", ")}`).join("; ")}. `;
   return text + (![read, random].every(all => all.length && all.every(Boolean)) ? "" : "Random numbers learn it " +
     "too: the reading is not needed." + (small.length && !small.some(Boolean) ?
-    " Numbers that are too small did not: their size matters." : ""));
+    " Numbers that are too small need more steps. Three draws do not tell which of the others is faster." : ""));
 }
 
 function show_station() {
