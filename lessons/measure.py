@@ -67,8 +67,8 @@ def measure(source):
 
 def functions_asked(text):
     """Return the names of the functions that a text asks for in the reader's own file."""
-    asked = re.findall(r"Write ([^.]*?) in\s+`mine\.py`", re.sub(r"\n# ?", " ", text))
-    return [name for names in asked for name in re.findall(r"`(\w+)`", names)]
+    lists = re.findall(r"Write ([^.]*?) in\s+`mine\.py`", re.sub(r"\n# ?", " ", text))
+    return [name for names in lists for name in re.findall(r"`(\w+)`", names)]
 
 
 def count_words(text):

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from .guards import brief
+from .guards import OWN_RULES, brief
 
 
 def whole(where, name, value, least=1, most=2**31 - 1):
@@ -81,7 +81,7 @@ def generator(where, rng):
 def array(where, name, x, kinds="biuf"):
     """Return ``x``, numbers in an array, not empty, without a mask; ``kinds`` are NumPy's letters
     for its dtype."""
-    if isinstance(x, (np.ma.MaskedArray, np.matrix)):
+    if isinstance(x, OWN_RULES):
         raise ValueError(f"{where}: {name} is a {type(x).__name__}, expected a plain array")
     if not isinstance(x, np.ndarray) or x.dtype.kind not in kinds:
         raise ValueError(f"{where}: {name} is {kind_of(x)}, expected an array of "
@@ -124,7 +124,8 @@ def flag(where, name, value):
 
 def dropout(where, p, train, rng):
     """Return the dropout probability of a forward pass, 0 unless ``train``."""
-    flag(where, "train", train)
+    if not isinstance(train, bool):
+        flag(where, "train", train)
     if train and p and not isinstance(rng, np.random.Generator):
         raise ValueError(f"{where}: dropout is {p} and rng is {brief(rng)}: pass "
                          "rng=np.random.default_rng(seed)")

@@ -20,6 +20,7 @@ from types import FunctionType
 
 import numpy as np
 
+OWN_RULES = np.ma.MaskedArray, np.matrix                  # arrays with another * or mean
 ARRAY = re.compile(r"(\w+) \(([^)]*)\)( integers in 0)?")
 # axes: the factors of each axis, such as ("3", "H", "D"); the first axis may be ("...",).
 Array = namedtuple("Array", "name axes is_integer")
@@ -154,7 +155,7 @@ def check_numbers(where, array, value):
         is_right = isinstance(value, np.ndarray) and kind in "iu"        # booleans act as a mask
     else:
         is_right = kind == "f" or array.axes == () and isinstance(value, (int, np.integer))
-    has_own_rules = isinstance(value, (np.ma.MaskedArray, np.matrix))    # another * or mean
+    has_own_rules = isinstance(value, OWN_RULES)
     if has_own_rules or not is_right:
         kind = type(value).__name__ if has_own_rules else getattr(
             value, "dtype", type(value).__name__)

@@ -216,10 +216,9 @@ def check_sizes(layer, **sizes):
         checks.whole(type(layer).__name__, name, size, most=2**63 - 1)
 
 
-def check_channels(layer, x, n):
-    """Raise ``ValueError`` unless x has n channels: one channel would be used n times."""
-    if np.shape(x)[-1:] != (n,):
-        raise ValueError(f"{type(layer).__name__}: x has shape {np.shape(x)}, expected (..., {n})")
+def refuse_channels(layer, x, n):
+    """Raise ``ValueError`` for x of other than n channels: a single one would be used n times."""
+    raise ValueError(f"{type(layer).__name__}: x has shape {np.shape(x)}, expected (..., {n})")
 
 
 class Linear(Layer):
@@ -254,7 +253,8 @@ class LayerNorm(Layer):
 
     def forward(self, x):
         """x (..., C) -> y (..., C)."""
-        check_channels(self, x, len(self.weight.data))
+        if np.shape(x)[-1:] != self.weight.data.shape:    # a call only where it is refused
+            refuse_channels(self, x, len(self.weight.data))
         need = True, self.weight.trainable, self.bias.trainable
         return ops.layer_norm(x, self.weight.data, self.bias.data, self.eps, need)
 
@@ -310,7 +310,8 @@ class Positions(Layer):
 
     def forward(self, x, start=0):
         """x (B, T, C), the first token at position ``start`` -> y (B, T, C)."""
-        check_channels(self, x, self.weight.data.shape[1])
+        if np.shape(x)[-1:] != self.weight.data.shape[1:]:
+            refuse_channels(self, x, self.weight.data.shape[1])
         return ops.positions(x, self.weight.data, start, (True, self.weight.trainable))
 
     def backward(self, dy, cache):

@@ -285,11 +285,11 @@ def _loop(model, task, run, out, checkpoint_every, progress, stop_event, callbac
                 if out is not None:
                     run.history.save(out / "metrics.csv")
             answer = None if callback is None else callback(run)
-            is_end = is_last or run.is_solved() or (
-                isinstance(answer, (bool, np.bool_)) and not answer)
+            is_done = is_last or run.is_solved()
+            is_end = is_done or (isinstance(answer, (bool, np.bool_)) and not answer)
             if is_end or stop or run.step % checkpoint_every == 0:
                 save()
-            if stop and not (is_last or run.is_solved()):
+            if stop and not is_done:
                 raise KeyboardInterrupt(f"stopped at step {run.step}{where}")
 
 
