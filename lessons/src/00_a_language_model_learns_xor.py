@@ -173,8 +173,8 @@ for name, trunk in TRUNKS.items():
 right = runs(TRUNKS)
 reveal(guess, max(("novels", "random"), key=lambda name: right[name][:, 1].mean()))
 curves(right, "Bit XOR, three seeds each (dotted: guessing)", ylabel="bits right (%)",
-       x=range(50, 301, 50), level=50, inks=(color.language, color.random, color.grey),
-       styles=("-", "--", ":"))
+       x=range(50, 301, 50), level=50, inks=(color.language, color.random, color.small),
+       styles=("-", "--", "-."))
 
 # %% [markdown]
 # **This is the picture to keep.** Weights that never read a word are not behind those that have:
