@@ -207,7 +207,7 @@ runs = {bias: [accuracy(tokens, bias) for tokens in LENGTHS] for bias in tqdm(BI
 reveal(guess, float(runs[0][-1]), "%")
 curves({f"forget bias {bias}": values for bias, values in runs.items()},
        "Remembering the first token after 300 steps", "tokens", "right, %", x=LENGTHS,
-       styles=("-o", "-.s", ":^"), inks=(color.teal, color.ink, color.ochre), level=50,
+       styles=("-o", "-.s", "--^"), inks=(color.teal, color.ink, color.ochre), level=50,
        xticks=LENGTHS, ylim=(40, 103))
 for bias, values in runs.items():
     print(f"bias {bias}:", ", ".join(f"{tokens} tokens {value:.0f} %"
