@@ -77,7 +77,13 @@ class Parameter:
                 f"{'trained' if self.trainable else 'frozen'}, gradient {grad}")
 
 
-TRACING = threading.Lock()                                # held while a trace is open
+class Tracing(threading.local):
+    """Whether this thread has an open trace."""
+
+    is_open = False
+
+
+TRACING = Tracing()
 # {parameter: gradient} of the part of a batch that runs back in this thread, see ``parallel``.
 PART_GRADS = ContextVar("part_grads", default=None)
 # Ids of the parameters that :meth:`Layer.all_frozen` holds frozen in this thread.

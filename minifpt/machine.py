@@ -63,10 +63,14 @@ def shared(work, pieces):
     the pieces must not depend on the number of cores.
     """
     helpers = min(1 if one_core.users else cores(), len(pieces)) - 1
-    todo, running = iter(pieces), []
+    todo, running = deque(pieces), []                     # threads may share it
 
     def run():
-        for piece in todo:                                # the threads take turns
+        while todo:
+            try:
+                piece = todo.popleft()
+            except IndexError:                            # another thread took the last one
+                return
             work(piece)
     with suppress(RuntimeError):                          # no more threads can start
         while len(running) < helpers:
@@ -74,7 +78,7 @@ def shared(work, pieces):
     try:
         run()
     finally:
-        deque(todo, maxlen=0)                             # after an error nobody takes another
+        todo.clear()                                      # after an error nobody takes another
         wait([helper for helper in running if not helper.cancel()])
     for helper in running:
         if not helper.cancelled():

@@ -21,11 +21,11 @@ def parts_of(model, x):
     """Return a slice of the examples for each part of a batch.
 
     There is one part for a small batch, for a recurrence, for a wide trunk, for a model with a
-    layer of the user's own or without a trunk, and while a model is traced.
+    layer of the user's own or without a trunk, and while this thread has an open trace.
     """
     shape = np.shape(x)[:2]
     n = max((n for rows, n in PARTS.items() if math.prod(shape) >= rows), default=1)
-    if n == 1 or TRACING.locked() or not hasattr(model, "trunk") or not all(
+    if n == 1 or TRACING.is_open or not hasattr(model, "trunk") or not all(
             runs_in_parts(layer) for _, layer in named_layers(model)) or (
             model.trunk.config.n_embd > MAX_CHANNELS):
         return [slice(None)]

@@ -24,6 +24,7 @@ from . import functional as F
 from .changing import ChangedCache, Changes, joined
 from .layers import TRACING, named_layers
 
+ONE_TRACE = threading.Lock()                              # held while a trace is open
 # All operations of ``functional``, by name, each with its backward pass.
 OPERATIONS = {name: (function, vars(F)[f"{name}_backward"]) for name, function in vars(F).items()
               if isinstance(function, FunctionType) and f"{name}_backward" in vars(F)}
@@ -357,10 +358,11 @@ def replaced(wrap):
 
     ``function`` is the textbook form and ``ours`` the function that would have run.
     """
-    if not TRACING.acquire(blocking=False):               # operations are replaced for all threads
+    if not ONE_TRACE.acquire(blocking=False):             # operations are replaced for all threads
         raise ValueError("trace: another trace is open; close it first")
     with ExitStack() as undo:
-        undo.callback(TRACING.release)
+        undo.callback(ONE_TRACE.release)
+        undo.enter_context(swapped(vars(TRACING), "is_open", True))
         for op, pair in OPERATIONS.items():
             for simple, back in zip(pair, (False, True), strict=True):
                 for table in (vars(F), vars(fast)):

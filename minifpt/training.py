@@ -32,7 +32,7 @@ from .files.runs import (
     open_folder,
     trained_record,
 )
-from .layers import TRACING, Layer, named_layers
+from .layers import Layer, named_layers
 from .machine import kept_memory, single_threaded_blas
 from .optim import Adam, clip_grad_norm, cosine
 from .progress import progress_bar
@@ -45,7 +45,7 @@ from .tasks.base import (
     draw,
     member,
 )
-from .tracing import trace
+from .tracing import ONE_TRACE, trace
 
 INPUT = "x, the task's input"
 TEST_BATCH, TEST_TOKENS = 64, 8192                        # at most, in one forward pass
@@ -389,7 +389,7 @@ def first_nonfinite(model, x):
     for name, p in model.named_parameters():
         if not np.isfinite(p.data).all():
             return name
-    if TRACING.locked():                                  # only one trace can be open
+    if ONE_TRACE.locked():                                  # only one trace can be open
         return "a layer that the open trace shows"
     with np.errstate(all="ignore"), model.all_frozen(), trace(model) as t:
         model.forward(x)

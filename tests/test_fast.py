@@ -229,6 +229,19 @@ def test_a_worker_s_exception_comes_out(cores, bad):
     assert sorted(done) == [0, 1]
 
 
+def test_threads_take_pieces_without_python_s_lock():
+    """The pieces are taken by one thread; an iterator that two ask at once is an error."""
+    class Pieces(list):
+        def __iter__(self):
+            for i in range(len(self)):
+                time.sleep(0.01)
+                yield i
+    done = []
+    with on(2):
+        machine.shared(done.append, Pieces(range(4)))
+    assert sorted(done) == [0, 1, 2, 3]
+
+
 def test_within_one_core_nothing_is_shared():
     """Within ``one_core`` nobody helps; a piece that shares its work does not wait for itself."""
     seen = []

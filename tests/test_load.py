@@ -110,6 +110,12 @@ def test_load_takes_a_trunk_of_ones_own(scale):
         minifpt.load("run")
     with refused("other frozen weights"):
         minifpt.load("run", scale)                        # of another seed
+    for wrong, message in (
+            (lambda: scale(2), "with other layers .* pass the trunk as it was before training"),
+            (lambda seed: None, "run: .* takes arguments: pass a function without"),
+            (lambda: None, "'NoneType'> is not a trunk")):
+        with refused(message):
+            minifpt.load("run", wrong)
 
 
 @pytest.mark.parametrize("command, folder", [

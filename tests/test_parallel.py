@@ -2,7 +2,8 @@
 
 import copy
 import threading
-from contextlib import nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext
 
 import numpy as np
 import pytest
@@ -198,6 +199,24 @@ def test_a_part_that_is_not_finite_stops_the_run():
     with pytest.raises(training.Diverged, match="^step 1: the loss is not finite, first in input;"):
         training.step(model, task, optimizer, x, y, 1.0, None)
     np.testing.assert_equal([p.data for p in model.parameters()], before)
+
+
+def test_a_trace_in_another_thread_changes_no_bit_of_a_training():
+    """The training goes on in parts; the model that is traced runs whole."""
+    def losses(callback=None):
+        history = minifpt.train(model_of(dtype=np.float32), BitXOR(n=3), 4, 13, eval_every=1,
+                                test_examples=13, callback=callback, progress=False)
+        return history["train_loss"].tolist(), history["test_loss"].tolist()
+    want, opened = losses(), ExitStack()
+
+    def start(run):
+        if run.step == 2:
+            other.submit(opened.enter_context, minifpt.trace(model_of())).result()
+    with ThreadPoolExecutor(1) as other:
+        assert losses(start) == want
+        with pytest.raises(ValueError, match="another trace is open"), minifpt.trace(model_of()):
+            pass
+        other.submit(opened.close).result()
 
 
 def test_threads_share_no_gradient(monkeypatch):

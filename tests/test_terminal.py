@@ -4,6 +4,7 @@ import io
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -129,12 +130,16 @@ def test_ctrl_c_names_a_command_that_resumes(folder, monkeypatch, capsys):
     assert len(calls) == 5 and "after 5 steps" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("module", ["tqdm"])
-def test_ctrl_c_while_it_starts_is_one_line(module, tmp_path):
-    (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt")
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_while_it_starts_are_one_line(signum, tmp_path):
+    (tmp_path / "tqdm.py").write_text(f"import os\nos.kill(os.getpid(), {signum:d})")
     run = python("-m", "minifpt", "train", path=tmp_path)
     assert run.returncode == 130 and run.stderr == "minifpt: interrupted\n"
-    # In a program of someone else's it is raised.
+
+
+def test_ctrl_c_is_raised_in_a_program_of_someone_else_s(tmp_path):
+    (tmp_path / "tqdm.py").write_text("raise KeyboardInterrupt")
     assert "KeyboardInterrupt" in python("-c", "import minifpt.cli, minifpt.training",
                                          path=tmp_path).stderr
 

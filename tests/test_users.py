@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import minifpt
 from minifpt import cli
-from minifpt.files import runs, write_beside
+from minifpt.files import outputs, runs, write_beside
 
 TASK = """
 import sys
@@ -153,6 +154,21 @@ def test_a_file_is_written_without_the_halves_of_killed_processes(tmp_path):
         path.write_bytes(b"half")
     write_beside(tmp_path / "sweep.png", lambda f: f.write(b"whole"))
     assert [path.exists() for path in halves] == [False, True, True, True, True]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no signals")
+def test_what_killed_processes_left_is_not_in_the_way(tmp_path):
+    """Also of one with this number, as each has in a container."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
+        pass
+    for process in (dead.pid, os.getpid()):
+        half = tmp_path / f".gpt.{process}.minifpt"
+        half.mkdir()
+        (half / "config.json").write_text("{")
+        (tmp_path / f".page.html.{process}.minifpt").write_text("half")
+    minifpt.LanguageModel(minifpt.GPT2Config(1, 1, 4, 8, 256), seed=0).save(tmp_path / "gpt")
+    outputs.write_text(tmp_path / "page.html", "page", "whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gpt", "page.html"]
 
 
 def test_a_folder_that_cannot_be_made_leaves_none_of_its_parents(tmp_path):

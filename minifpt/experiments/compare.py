@@ -7,6 +7,7 @@ its checkpoint.  Each trunk may choose its learning rate, on examples that no te
 import inspect
 import json
 import re
+import uuid
 import zlib
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -61,8 +62,9 @@ def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=Non
 
 
 @lru_cache(maxsize=1)                                     # one at a time: it may hold much data
-def task_of_grid(name, options):
-    """Return a task by its name and its options as JSON, the same for one run after the other."""
+def task_of_grid(name, options, grid_id):
+    """Return a task by its name and its options as JSON, the same for all runs of one call of
+    :func:`grid`; before the next one its data may change."""
     return tasks.get(name, **json.loads(options))
 
 
@@ -77,6 +79,7 @@ class Job:
     out: Path
     settings: dict
     validation: bool = False
+    grid_id: str = ""                                     # see task_of_grid
 
     def __call__(self, progress=False, stop=None):
         """Do the run and return its :class:`minifpt.History`; read it where it has been done.
@@ -99,7 +102,7 @@ class Job:
                 # A task of the user's own may change as it is used, so each run gets a new one.
                 task = (tasks.get(self.task, **self.task_options)
                         if USERS_OWN.fullmatch(self.task) else
-                        task_of_grid(self.task, to_json(self.task_options)))
+                        task_of_grid(self.task, to_json(self.task_options), self.grid_id))
                 return run(Validation(task) if self.validation else task, self.model, self.out,
                            seed=self.seed, resume=resume, stop=stop, progress=progress,
                            source=self.task, **self.settings)[1]
@@ -311,15 +314,16 @@ def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=C
         cells = [replace(cell, rate=rate, label=f"{cell.label}, lr {rate:g}")
                  for cell, rate in tries]
         tries = []
-    task_of_grid.cache_clear()                            # its data may have changed
     if executor is not None:                              # its processes may work elsewhere
         out = out.absolute()
     total = len(tries) * len(validation_seeds) + len(cells) * len(seeds)
+    grid_id = uuid.uuid4().hex
     pool = ProcessPool(jobs) if executor is None and jobs > 1 else nullcontext(executor)
     with pool as executor, progress_bar(total=total, unit="run", progress=progress) as bar:
         def histories_of(queues):
             """Do all jobs of several lists at once and return a list of histories for each."""
-            histories = iter(perform(list(chain(*queues)), out, bar, executor))
+            jobs = [replace(job, grid_id=grid_id) for job in chain(*queues)]
+            histories = iter(perform(jobs, out, bar, executor))
             return [list(islice(histories, len(queue))) for queue in queues]
 
         sweeps = {cell: {} for cell in cells}

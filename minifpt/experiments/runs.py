@@ -46,7 +46,8 @@ def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
     """
     settings = read_settings(folder)
     model = at_start(folder, settings, trunk)
-    check_fingerprint(folder, settings["fingerprint"], fingerprint(model=model))
+    check_fingerprint(folder, settings["fingerprint"], fingerprint(model=model), *(
+        [] if trunk is None else ["pass the trunk as it was before training"]))
     run = read_checkpoint(folder, model, settings)
     model.run = settings | {"step": run.step}
     return model
@@ -132,7 +133,7 @@ def at_start(folder, settings, trunk=None):
         check_code(folder, settings)
     model = _restored(folder, "its model", lambda: FPT.for_task(
         SimpleNamespace(**built), built["model"] if trunk is None else
-        trunk() if callable(trunk) else trunk, built.get("freeze", "full"), built["seed"],
+        called(trunk) if callable(trunk) else trunk, built.get("freeze", "full"), built["seed"],
         built.get("dropout", 0.0), built.get("adapt"), built.get("start")))
     if "n_positions" in built:                            # frozen after they had been added
         model.trunk.add_positions(built["n_positions"], built["seed"])
@@ -143,6 +144,17 @@ def at_start(folder, settings, trunk=None):
         weights = crc(p.data for _, p in model.trunk.named_parameters())
         check_fingerprint(folder, settings["fingerprint"], {"weights": weights})
     return model
+
+
+def called(make_trunk):
+    """Return what a function or class returns for no argument."""
+    try:
+        return make_trunk()
+    except TypeError as e:
+        if e.__traceback__.tb_next:                       # from within the function
+            raise
+        raise ValueError(f"the trunk is made by {brief(make_trunk)}, which takes arguments: pass "
+                         "a function without, or the trunk itself") from None
 
 
 def check_code(folder, settings):

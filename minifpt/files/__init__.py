@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import shutil
 import tempfile
 import textwrap
 from contextlib import contextmanager
@@ -98,7 +99,7 @@ def write_durably(path, target, write, mode="wb"):
 
 
 def remove_leftovers(path):
-    """Remove the files of :func:`write_beside` beside ``path`` whose processes were killed."""
+    """Remove what processes that were killed left beside ``path``: see :func:`unfinished`."""
     if os.name == "nt":                                   # Windows has no harmless signal
         return
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.minifpt"):
@@ -107,7 +108,10 @@ def remove_leftovers(path):
             try:
                 os.kill(process, 0)
             except ProcessLookupError:
-                leftover.unlink(missing_ok=True)
+                if leftover.is_dir():                     # of export.write_folder
+                    shutil.rmtree(leftover, ignore_errors=True)
+                else:
+                    leftover.unlink(missing_ok=True)
             except OSError:                               # another user's process
                 pass
 

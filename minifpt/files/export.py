@@ -20,6 +20,7 @@ from . import (
     by_gpt2_name,
     families,
     nearest_folder,
+    remove_leftovers,
     to_json,
     unfinished,
     write_beside,
@@ -123,6 +124,8 @@ def write_folder(folder, config, named_arrays, dtype=np.float32, files=None):
     texts = {"config.json": json.dumps(json.loads(to_json(config)), indent=2).encode() + b"\n"}
     beside = unfinished(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(folder)
+    shutil.rmtree(beside, ignore_errors=True)             # of a killed process with this number
     try:
         beside.mkdir()
         for name, data in (texts | (files or {})).items():

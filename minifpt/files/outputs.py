@@ -25,7 +25,7 @@ def check(path, kind):
                          "output: choose another name or folder")
     trial = unfinished(nearest_folder(path.parent) / path.name)
     try:
-        trial.touch(exist_ok=False)                       # also fails for a name that is too long
+        trial.touch()                                     # also fails for a name that is too long
         trial.unlink()
     except OSError as e:
         e.filename = str(path)

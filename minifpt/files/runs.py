@@ -106,13 +106,13 @@ def train_as_recorded(model, record):
             p.frozen_columns = tuple(slice(*columns) for columns in record[name])
 
 
-def check_fingerprint(path, before, now):
+def check_fingerprint(path, before, now,
+                      advice="restore it, or choose another folder for a new run"):
     """Raise ``ValueError`` that names the first part of a run's fingerprint that has changed.
     Only parts that both have are compared."""
     for part, value in now.items():
         if before.get(part, value) != value:
-            raise ValueError(f"{path}: the run was made with {PARTS[part]}: restore it, or choose "
-                             "another folder for a new run")
+            raise ValueError(f"{path}: the run was made with {PARTS[part]}: {advice}")
 
 
 def with_new_names(settings):
