@@ -318,10 +318,20 @@ def test_impossible_jobs_and_clusters_are_refused(line, message, tmp_path, monke
 LONG = 900                                                # steps: some seconds
 
 
-def start(out, *more, steps=LONG, seeds=3):
+POOL = """
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from minifpt import cli
+from minifpt.experiments import compare
+compare.ProcessPool = ProcessPoolExecutor                 # an executor of the user's own
+cli.main(sys.argv[1:])
+"""
+
+
+def start(out, *more, steps=LONG, seeds=3, python=("-m", "minifpt")):
     """``minifpt compare`` in a process, and a session, of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "minifpt", "compare", "bit-xor", "--models", MODEL, "--steps",
+        [sys.executable, *python, "compare", "bit-xor", "--models", MODEL, "--steps",
          str(steps), "--seeds", str(seeds), "--batch-size", "2", "--out", str(out), *more],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         preexec_fn=heed_ctrl_c)
@@ -397,9 +407,11 @@ def test_ctrl_c_stops_all_processes(serial, tmp_path, kill):
 
 @pytest.mark.slow
 @needs_sessions
-def test_no_process_outlives_a_command_that_is_killed(serial, tmp_path):
+@pytest.mark.parametrize("python", [("-m", "minifpt"), ("-c", POOL)], ids=["jobs", "executor"])
+def test_no_process_outlives_a_command_that_is_killed(serial, tmp_path, python):
+    """Nor do those of an executor of the user's own."""
     out = tmp_path / "g"
-    command = start(out, "--jobs", "2")
+    command = start(out, "--jobs", "2", python=python)
     until(lambda: begun(out) == 2)
     command.kill()
     command.communicate()

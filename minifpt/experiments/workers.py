@@ -13,6 +13,7 @@ import threading
 import uuid
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed, wait
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -122,6 +123,7 @@ class Stop(threading.Event):
 def work(job, path):
     """Do a run in a process of an executor.  Return its history, or ``None`` after a stop."""
     history, stop = None, Stop(path)
+    start_child()
     if not stop.is_set():
         with one_core, suppress(KeyboardInterrupt):       # which would end a worker of Dask
             history = job(stop=stop)
@@ -146,10 +148,15 @@ class ProcessPool(ProcessPoolExecutor):
             return super().submit(*args)
 
 
+@cache                                                    # once in a process
 def start_child():
-    """Let this child process end when its parent is gone, a run with a checkpoint."""
+    """Let a process of a pool, also of the user's own, end when its parent is gone, a run with a
+    checkpoint."""
+    parent = multiprocessing.parent_process()
+
     def watch():
-        multiprocessing.parent_process().join()
+        parent.join()
         os.kill(os.getpid(), signal.SIGTERM)
-    threading.Thread(target=watch, daemon=True).start()
-    tqdm.set_lock(threading.RLock())                      # its own would outlive a killed process
+    if parent is not None:
+        threading.Thread(target=watch, daemon=True).start()
+        tqdm.set_lock(threading.RLock())                  # its own would outlive a killed process
