@@ -18,7 +18,7 @@ import numpy as np
 from . import parallel
 from .checks import arrays_in, brief, flag, number, one_of, whole
 from .fast import kept_transposes
-from .files import read_text
+from .files import read_text, signals_handled
 from .files.plots import curves
 from .files.runs import (
     COLUMNS,
@@ -400,20 +400,6 @@ def first_nonfinite(model, x):
         if p.grad is not None and not np.isfinite(p.grad).all():
             return f"the gradient of {name}"
     return "the backward pass"
-
-
-@contextmanager
-def signals_handled(handler, *signals):
-    """Let ``handler`` handle these signals.  Only the main thread can, and a signal that this
-    process ignores stays ignored."""
-    is_main = threading.current_thread() is threading.main_thread()
-    before = {s: signal.signal(s, handler) for s in signals
-              if is_main and signal.getsignal(s) != signal.SIG_IGN}
-    try:
-        yield
-    finally:
-        for s, old in before.items():
-            signal.signal(s, old)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Training learns, writes its files, and resumes to the same bits."""
 
+import functools
 import json
 import random
 import shutil
@@ -628,6 +629,14 @@ def test_an_interrupt_finishes_the_step_and_writes_a_checkpoint(tmp_path, signum
     go(tmp_path / "b", resume=True)
     go(tmp_path / "a")
     same_checkpoint(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_second_interrupt_waits_for_the_checkpoint(tmp_path, monkeypatch):
+    savez, ctrl_c = np.savez, functools.partial(signal.raise_signal, signal.SIGINT)
+    monkeypatch.setattr(np, "savez", lambda *args, **arrays: (ctrl_c(), savez(*args, **arrays)))
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path / "b", task=at_step(BitXOR(n=2), 10, ctrl_c), checkpoint_every=99)
+    assert checkpoint(tmp_path / "b")[1]["step"] == 10
 
 
 @pytest.mark.parametrize("step", [10, 24])                # a test on the way, and the last one

@@ -1,8 +1,10 @@
 """Files that a user names: errors of a task or trunk of their own, endless files, leftovers."""
 
 import os
+import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -169,6 +171,19 @@ def test_what_killed_processes_left_is_not_in_the_way(tmp_path):
     minifpt.LanguageModel(minifpt.GPT2Config(1, 1, 4, 8, 256), seed=0).save(tmp_path / "gpt")
     outputs.write_text(tmp_path / "page.html", "page", "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gpt", "page.html"]
+
+
+def test_ctrl_c_waits_until_a_file_is_whole(tmp_path):
+    """A zip file that it broke off would raise ``ValueError``."""
+    def write(f):
+        with zipfile.ZipFile(f, "w") as archive, archive.open("a", "w") as part:
+            part.write(b"first, ")
+            signal.raise_signal(signal.SIGINT)
+            part.write(b"second")
+    with pytest.raises(KeyboardInterrupt):
+        write_beside(tmp_path / "a.npz", write)
+    assert zipfile.ZipFile(tmp_path / "a.npz").read("a") == b"first, second"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
 
 
 def test_a_folder_that_cannot_be_made_leaves_none_of_its_parents(tmp_path):

@@ -19,10 +19,10 @@ from types import ModuleType
 
 from tqdm import tqdm
 
+from ..files import signals_handled, signals_wait
 from ..files.runs import without_empty
 from ..machine import one_core
 from ..tracing import swapped
-from ..training import signals_handled
 
 # For child processes: one BLAS thread each, and no import from the working folder.
 ENVIRONMENT = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONSAFEPATH"
@@ -93,15 +93,13 @@ def on_executor(executor, jobs, finished, folder, bar):
 @contextmanager
 def held_back(signum):
     """Within, a signal to this process waits, and processes that start never get it."""
-    signals, mask = [], getattr(signal, "pthread_sigmask", lambda *_: None)    # none on Windows
-    with signals_handled(lambda *_: signals.append(signum), signum):
+    mask = getattr(signal, "pthread_sigmask", lambda *_: None)      # none on Windows
+    with signals_wait(signum):
         before = mask(signal.SIG_BLOCK, {signum})         # new processes inherit this, no handler
         try:
             yield
         finally:
             mask(signal.SIG_SETMASK, before)
-    if signals:
-        signal.raise_signal(signum)
 
 
 class Stop(threading.Event):

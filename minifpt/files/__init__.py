@@ -1,6 +1,6 @@
 """Files on disk: weights, checkpoints, tokenizers, data sets, run folders.
 
-This module has the functions that all of them use.
+This module has the functions that all of them use, and lets signals wait for a file.
 """
 
 import csv
@@ -11,9 +11,11 @@ import math
 import os
 import re
 import shutil
+import signal
 import tempfile
 import textwrap
-from contextlib import contextmanager
+import threading
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -45,17 +47,44 @@ def cache_folder():
 
 def write_beside(path, write, mode="wb"):
     """Call ``write(file)`` with a new file beside ``path``, then rename it to ``path``: after a
-    crash there is the old file or the new one, never half of it."""
+    crash there is the old file or the new one, never half of it.  Ctrl-C and SIGTERM wait for the
+    end, since a zip file that they break off raises errors of its own."""
     path = regular(path, or_folder=True)                  # os.replace refuses a folder
     nearest_folder(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path)
     beside = unfinished(path)
+    with signals_wait(signal.SIGINT, signal.SIGTERM):
+        try:
+            write_durably(beside, path, write, mode)
+            os.replace(beside, path)
+        finally:
+            with suppress(OSError):                       # its error says less than the first
+                beside.unlink()
+
+
+@contextmanager
+def signals_handled(handler, *signals):
+    """Let ``handler`` handle these signals.  Only the main thread can.  A signal that this process
+    ignores stays ignored, and a handler that is not Python's stays."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {s: signal.signal(s, handler) for s in signals
+              if is_main and signal.getsignal(s) not in (signal.SIG_IGN, None)}
     try:
-        write_durably(beside, path, write, mode)
-        os.replace(beside, path)
+        yield
     finally:
-        beside.unlink(missing_ok=True)
+        for s, old in before.items():
+            signal.signal(s, old)
+
+
+@contextmanager
+def signals_wait(*signals):
+    """Let these signals wait until the end of the ``with``, such as that of a file."""
+    arrived = []
+    with signals_handled(lambda signum, frame: arrived.append(signum), *signals):
+        yield
+    for signum in arrived:
+        signal.raise_signal(signum)
 
 
 def nearest_folder(folder):

@@ -135,6 +135,9 @@ def write_folder(folder, config, named_arrays, dtype=np.float32, files=None):
         if folder.is_dir():
             folder.rmdir()                                # an empty folder
         os.replace(beside, folder)
+    except OSError as e:
+        e.filename = str(folder)
+        raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
