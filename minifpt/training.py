@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from .files.runs import (
     trained_record,
 )
 from .layers import Layer, named_layers
-from .machine import kept_memory, single_threaded_blas
+from .machine import blas_kernels, kept_memory, single_threaded_blas
 from .optim import Adam, clip_grad_norm, cosine
 from .progress import progress_bar
 from .tasks.base import (
@@ -142,7 +143,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     if out is not None:                                   # reading all data may take long
         parts = settings.get("fingerprint", {}) | fingerprint(task, model)
         built = getattr(model, "built", {}) | {"trained": trained_record(model)}
-        settings |= {"built": built, "fingerprint": parts, "format": FORMAT}
+        settings |= {"built": built, "fingerprint": parts, "format": FORMAT,
+                     "made_with": made_with()}
     optimizer = Adam(parameters, settings["lr"], weight_decay=settings["weight_decay"])
     run = Run(model, optimizer, np.random.default_rng([settings["seed"], 0]), settings)
     if out is None:
@@ -243,6 +245,16 @@ def fingerprint(task=None, model=None):
         parts["model"] = f"{zlib.crc32(repr(settings).encode()):08x}"
         parts["frozen"] = frozen_crc(model)
     return parts
+
+
+@cache
+def made_with():
+    """Return {part: text} of what the bits of a run depend on besides its inputs."""
+    package = Path(__file__).parent
+    code = [path.read_bytes() for folder in ("", "tasks", "trunks")
+            for path in sorted((package / folder).glob("*.py"))]
+    return {"code of minifpt": f"{zlib.crc32(b''.join(code)):08x}", "NumPy": np.__version__,
+            "BLAS": blas_kernels()}
 
 
 def _loop(model, task, run, out, checkpoint_every, progress, stop_event, callback):

@@ -410,6 +410,17 @@ def test_a_task_may_tell_its_own_fingerprint(tmp_path):
            resume=True)
 
 
+def test_a_run_says_that_it_goes_on_with_other_code_than_it_began_with(stopped, capsys):
+    path = stopped / "config.json"
+    path.write_text(path.read_text().replace(np.__version__, "1.0"))
+    go(stopped, resume=True)
+    assert capsys.readouterr().err == (
+        f"minifpt: {stopped} was begun with another NumPy: it goes on, and its last digits may "
+        "differ\n")
+    go(stopped, resume=True)                              # it has ended
+    assert not capsys.readouterr().err
+
+
 def test_a_folder_of_an_older_version_is_refused(stopped):
     settings = json.loads((stopped / "config.json").read_text())
     (stopped / "config.json").write_text(json.dumps(settings | {"fingerprint": None}))

@@ -297,9 +297,20 @@ def open_folder(out, resume, run):
             run.load(checkpoint)
             if run.history and not (out / "metrics.csv").exists():
                 run.history.save(out / "metrics.csv")
+            if run.step < run.settings["steps"]:
+                say_what_differs(out, before.get("made_with"), run.settings["made_with"])
         parts = before["fingerprint"] | run.settings["fingerprint"]
         run.settings = before | run.settings | {"fingerprint": parts}     # what was there stays
     write_beside(config, lambda f: json.dump(run.settings, f, indent=1), "w")
+
+
+def say_what_differs(out, before, now):
+    """Say on stderr with what another part a run was begun, none of its inputs: it goes on, to an
+    end that may have other bits.  Runs of older versions do not know with what."""
+    parts = [part for part in now if isinstance(before, dict) and before.get(part) != now[part]]
+    if parts:
+        print(f"minifpt: {out} was begun with another {' and another '.join(parts)}: it goes on, "
+              "and its last digits may differ", file=sys.stderr)
 
 
 def check_same(path, before, now, verb):
@@ -307,7 +318,7 @@ def check_same(path, before, now, verb):
     a constant learning rate, another ``until``, and another path of the task's file or of the
     functions' file."""
     for key, value in now.items():
-        if key in ("functional", "built", "fingerprint", "until"):
+        if key in ("functional", "built", "fingerprint", "made_with", "until"):
             continue
         was = before.get(key)
         if key == "source" and (".py:" not in f"{was}{value}" or str(was).rpartition(":")[2]
