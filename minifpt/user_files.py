@@ -5,6 +5,7 @@ import importlib.util
 import re
 import sys
 import zlib
+from contextlib import suppress
 from functools import cache
 from modulefinder import ModuleFinder
 from pathlib import Path
@@ -16,23 +17,33 @@ USERS_OWN = re.compile(r"(?s)(.+\.py):([A-Za-z_]\w*)")
 
 
 def load_object(text):
-    """Return the class or function ``FILE.py:NAME``; a file that has changed is run again."""
+    """Return the class or function ``FILE.py:NAME``; a file that has changed is run again, as is
+    one that imports a changed module from its folder."""
     path, name = USERS_OWN.fullmatch(text).groups()
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{text}: there is no file {path}")
-    module = run_file(path.resolve(), read_bytes(path))
+    imports = ()
+    with suppress(SyntaxError, ValueError, RecursionError):           # run_file tells it better
+        imports = tuple((file.resolve(), read_bytes(file)) for file in with_imports(path)[1:])
+    module = run_file(path.resolve(), read_bytes(path), imports)
     if not callable(getattr(module, name, None)):
         raise ValueError(f"{path}: it has no function or class '{name}'")
     return getattr(module, name)
 
 
 @cache
-def run_file(path, code):
-    """Return a Python file as a module; it may import modules beside it."""
+def run_file(path, code, imports=()):
+    """Return a Python file as a module; it may import modules beside it.
+
+    imports   (path, code) of each of them; where the file runs again, so do they."""
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     spec = importlib.util.spec_from_file_location(f"minifpt_user_{path.stem}", path)
+    files = [str(file) for file, _ in imports if spec.name in sys.modules]
+    for name, other in [*sys.modules.items()]:
+        if getattr(other, "__file__", None) in files:
+            del sys.modules[name]
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module                       # as dataclasses and pickle expect
     try:

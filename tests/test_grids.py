@@ -169,7 +169,9 @@ def test_a_changed_module_beside_the_user_s_own_file_is_noticed(file, tmp_path, 
     module.write_text("SIZE = 3\n")
     with pytest.raises(ValueError, match="was made with other code in a file of your own: "):
         grid("g", names=[f"{file}:Task"])
-    sys.modules.pop("sizes_of_a_user")
+    module.write_text("SIZE = 77\n")
+    grid("h", names=[f"{file}:Task"])                     # a new run has the new module
+    assert sys.modules.pop("sizes_of_a_user").SIZE == 77
 
 
 def test_a_task_of_the_user_s_own_is_not_resumed_as_the_built_in_one(tmp_path, monkeypatch, capsys):
