@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from . import checks, parallel
+from . import adapters, checks, parallel, tasks, trunks
 from . import fast as ops
 from .files import export
 from .freeze import GROUPS, FreezeMask, trained_parts
 from .layers import Layer, Linear, learns, setting
 from .machine import single_threaded_blas
+from .trunks import TrunkSpec, forms
 from .trunks.base import Trunk, check_trunk
 
 
@@ -104,9 +105,6 @@ class FPT(Layer):
 
         Raises ``ValueError`` or ``FileNotFoundError`` for unknown names.
         """
-        from . import adapters, tasks  # these import the core
-        from .trunks import factory, forms
-        from .trunks.names import TrunkSpec
         task = tasks.get(task) if isinstance(task, str) else task
         if not all(hasattr(task, part) for part in ("input_dim", "output_dim", "output_tokens")):
             raise ValueError(f"FPT: the task is {checks.brief(task)}, expected a task or its name")
@@ -115,7 +113,7 @@ class FPT(Layer):
         is_name = isinstance(model, (str, os.PathLike, TrunkSpec))
         mask, spec = FreezeMask.parse(freeze), TrunkSpec.parse(model) if is_name else None
         dropout = tasks.defaults_of(task)["dropout"] if dropout is None else dropout
-        trunk = factory.get(spec, seed, dropout) if spec else model
+        trunk = trunks.get(spec, seed, dropout) if spec else model
         fpt = cls(trunk, task.input_dim, task.output_dim, task.output_tokens, seed)
         tokens = checks.whole("FPT", "tokens", getattr(task, "tokens", 0), 0)
         if start is not None:

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from ..experiments import compare as experiments
-from ..experiments import reproduce as reproducing
-from ..experiments.compare import Arm
+from ..experiments import reproduce as paper
+from ..experiments.tables import Arm
 from ..tasks import member, task_class
 from ..trunks.forms import STARTS
 from . import options as shared
@@ -95,7 +95,7 @@ def compare(args):
 
 @takes(
     option("name", nargs="?", metavar="NAME",
-           help=f"{', '.join(reproducing.TABLES)} (default: list them)"),
+           help=f"{', '.join(paper.TABLES)} (default: list them)"),
     option("--tasks", nargs="+", metavar="TASK", dest="only",
            help="train only these tasks (default: the table's)"),
     option("--seeds", type=whole, default=5, help="number of seeds (default: 5)"),
@@ -106,9 +106,9 @@ def compare(args):
                default=Path("runs/reproduce")))
 def reproduce(args):
     if args.name is None:
-        print_rows({name: table.shows for name, table in reproducing.TABLES.items()})
+        print_rows({name: table.shows for name, table in paper.TABLES.items()})
     else:
-        say(reproducing.reproduce(args.name, args.out, only=args.only, seeds=args.seeds,
-                                  rates=args.rates, jobs=args.jobs,
+        table = paper.table_of(args.name, args.only, args.rates)
+        say(experiments.reproduce(args.name, table, args.out, args.seeds, jobs=args.jobs,
                                   executor=executor_of(args.dask)))
         print(f"{args.out}: {args.name}.md {args.name}.csv {args.name}.png")

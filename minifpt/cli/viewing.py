@@ -20,7 +20,7 @@ from ..trunks.lstm import LSTM, LSTMConfig
 from ..viewer import playground as playing
 from ..viewer import steps as stepping
 from . import options as shared
-from .formatting import say
+from .formatting import aligned, say
 from .options import (
     given_options,
     make_task,
@@ -45,6 +45,12 @@ from .options import (
 def playground(args):
     with showing(args, args.out):
         playing.save(args.out, args.model, args.task)
+
+
+def read(folder):
+    """Return a run's folder, its task, its ``Run``, and its model before the first step."""
+    task, run = run_folders.read_run(folder)
+    return folder, task, run, run_folders.at_start(folder, run.settings)
 
 
 def page_option(default):
@@ -104,8 +110,10 @@ def steps(args):
     shared.OPEN)
 def report(args):
     page = args.out or args.run_folder / "report.html"
+    if args.run_folder.is_dir():                          # else the default has no folder either
+        outputs.check(page, reporting.KIND)
     with showing(args, page):
-        reporting.report(args.run_folder, page)
+        reporting.report(*read(args.run_folder), page)
 
 
 @takes(
@@ -116,17 +124,13 @@ def report(args):
 def attention(args):
     out = args.out or args.runs[0] / "attention.png"
     attention_maps.check_place(out)                       # before any run is read
-    runs = []
-    for folder in args.runs:
-        task, run = run_folders.read_run(folder)
-        runs.append((folder, task, run, run_folders.at_start(folder, run.settings)))
-    table = attention_maps.attention(runs, out, args.examples)
-    say(table)
-    if "where needed" in table:
+    head, *rows = attention_maps.attention([*map(read, args.runs)], out, args.examples)
+    print(aligned([head, *rows]))
+    if "where needed" in head:
         say("where needed: share of attention on the tokens that the answer needs, mean of all "
             "maps; best map: the largest share (layer.head); if even: the share if attention were "
             "spread evenly")
-    if "moved" in table:
+    if "moved" in head:
         say("moved: share of attention that training moved, mean of all maps; most: the map with "
             "the largest")
     print(out)

@@ -9,7 +9,8 @@ import numpy as np
 from .. import __version__, machine, trunks
 from ..experiments import convert as converting
 from ..experiments import pretrain as pretraining
-from ..files import cache_folder, read_text, tokenizer, weights
+from ..experiments import runs as run_folders
+from ..files import cache_folder, huggingface, read_text, tokenizer, weights
 from ..files.huggingface import HUB
 from .formatting import print_rows, say
 from .options import (
@@ -47,7 +48,7 @@ def info(args):
 
 @takes(
     option("source", choices=pretraining.SOURCES, metavar="SOURCE",
-           help=", ".join(f"{k} ({v.words})" for k, v in pretraining.SOURCES.items())),
+           help=", ".join(f"{name} ({words})" for name, words in weights.PRETRAINED_ON.items())),
     option("--text", nargs="+", metavar="FILE|FOLDER",
            help="for language, masked: text files or folders of *.txt"),
     option("--data", metavar="FOLDER",
@@ -67,7 +68,7 @@ def pretrain(args):
                                 resume=args.resume,
                                 **given_options(args, "steps", "batch_size", "lr"))[-1]
     say(f"{out}: {last['test_loss']:.3f} nats, {100 * last['test_accuracy']:.1f} % accuracy on "
-        f"held-out data, {pretraining.SOURCES[args.source].words}")
+        f"held-out data, {weights.PRETRAINED_ON[args.source]}")
 
 
 @takes(
@@ -82,7 +83,24 @@ def pretrain(args):
     option("--revision", metavar="COMMIT",
            help="a commit, tag or branch of the hub id (default: the newest)"))
 def convert(args):
-    out = converting.convert(args.source, args.out, args.dtype, args.dropout, args.revision)
+    source, out, dtype = args.source, args.out, args.dtype
+    is_saved = huggingface.is_checkpoint(source)          # by Transformers
+    is_run = not is_saved and (Path(source) / "checkpoint.npz").is_file()
+    is_ours = not is_saved and (out is None or out.suffix != ".npz") and (
+        source.endswith(".npz") or source in {*weights.available()} - {*HUB}
+        or out is not None and source in weights.available())
+    if not (is_run or is_ours):
+        out = converting.import_weights(source, out, dtype, args.dropout, args.revision)
+    elif args.dropout is not None or args.revision is not None:
+        raise ValueError("convert: --dropout and --revision are for weights that Transformers "
+                         f"saved, not for {source}")
+    elif out is None:
+        raise ValueError(f"convert: {source} needs --out, the folder to write"
+                         + ", or an .npz file" * is_run)
+    elif is_run:
+        converting.export_run(run_folders.load(source), source, out, dtype)
+    else:
+        converting.export_weights(source, out, dtype)
     say(f"{out}: {' '.join(sorted(path.name for path in out.iterdir()))}" if out.is_dir() else out)
 
 

@@ -11,6 +11,7 @@ import io
 import itertools
 import json
 import numbers
+import sys
 import textwrap
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,7 +47,8 @@ def shown(obj, first="", last=None):
     stop = None if last is None else next(
         i for i, row in enumerate(rows) if i >= start and last in row) + 1
     source = textwrap.dedent("\n".join(rows[start:stop]))
-    where = obj.__module__.replace(".", "/") + ".py"
+    file = Path(sys.modules[obj.__module__].__file__)
+    where = file.relative_to(PACKAGE.parent).as_posix()
     return {"text/markdown": f"`{where}`\n```python\n{source}\n```",
             "text/plain": f"# {where}\n{source}"}
 

@@ -39,6 +39,11 @@ Model = TypeVar("Model")
 PACKAGE = Path(__file__).resolve().parent.parent
 MOST_CONFIG = 1 << 20                                     # bytes of a file's config
 TABLES = "wte.weight", "lm_head.weight"                   # of a language model, not of its trunk
+# What ``minifpt pretrain`` trains on, by the ``source`` in the config of the file that it writes.
+PRETRAINED_ON = {
+    "language": "the next byte of a text", "masked": "masked bytes of a text",
+    "bits": "bit memory", "images": "handwritten digits, MNIST",
+    "vision": "handwritten digits, every token seeing all"}
 
 
 def folders():
