@@ -536,8 +536,8 @@ def blocks_forward(blocks, x, keep, train, rng, past=None, last=None):
     learns is ``None``.  Each block gets its :class:`KeyValues` of ``past``, and the last one
     ``last``, how many tokens get an output."""
     caches = []
-    if last is not None:
-        checks.whole("forward", "last", last, most=x.shape[1])
+    if last is not None and (type(last) is not int or not 1 <= last <= x.shape[1]):
+        checks.whole("forward", "last", last, most=x.shape[1])     # a call only where it is refused
     for i, block in enumerate(blocks):
         reads = {"past": past[i]} if past else {}
         if last is not None and i == len(blocks) - 1:
