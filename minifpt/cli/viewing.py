@@ -21,16 +21,7 @@ from ..viewer import playground as playing
 from ..viewer import steps as stepping
 from . import options as shared
 from .formatting import aligned, say
-from .options import (
-    given_options,
-    make_task,
-    option,
-    out_option,
-    path,
-    run_options,
-    takes,
-    whole,
-)
+from .options import option, takes
 
 
 @takes(
@@ -39,8 +30,8 @@ from .options import (
     option("task", nargs="?", metavar="TASK", choices=playing.TASKS, default=playing.TASKS[0],
            help=f"first task of the page: {', '.join(playing.TASKS)} (default: "
                 f"{playing.TASKS[0]})"),
-    out_option("page to write", "playground.html", type=path, default=Path("playground.html"),
-               metavar="FILE"),
+    shared.out_option("page to write", "playground.html", type=shared.path,
+                      default=Path("playground.html"), metavar="FILE"),
     shared.OPEN)
 def playground(args):
     with showing(args, args.out):
@@ -55,7 +46,7 @@ def read(folder):
 
 def page_option(default):
     """Return the option for the page that a command writes."""
-    return out_option("page to write", default, "--html", type=path, metavar="FILE")
+    return shared.out_option("page to write", default, "--html", type=shared.path, metavar="FILE")
 
 
 @contextmanager
@@ -72,7 +63,7 @@ def showing(args, page):
 @takes(shared.TASKS, shared.MODEL, shared.FREEZE, shared.ADAPT, epilog=shared.TRUNKS, description=(
     "Show a model's parameter groups and which are trained, for bit-xor unless a TASK is given."))
 def summary(args):
-    task = make_task(args, "bit-xor")
+    task = shared.make_task(args, "bit-xor")
     model = FPT.for_task(task, args.model, args.freeze, adapt=args.adapt)
     config = model.trunk.config                           # raises as a forward pass would
     tokens_before("summary", config, np.empty((1, task.tokens, config.n_embd)))
@@ -83,20 +74,20 @@ def summary(args):
 
 @takes(
     shared.TASKS, shared.MODEL, shared.FREEZE, shared.ADAPT,
-    *run_options("batch_size", "lr", "dropout"), shared.SEED,
+    *shared.run_options("batch_size", "lr", "dropout"), shared.SEED,
     page_option("TASK-step.html"),
     option("--differences", type=int, default=60, metavar="N",
            help="finite differences to compute (default: 60)"),
     shared.OPEN,
     epilog=shared.TRUNKS)
 def steps(args):
-    task = make_task(args)
+    task = shared.make_task(args)
     name = re.sub(r"[^\w.,-]", "-", task.name).lstrip(".")    # as a file's name
     out = args.out or Path(f"{name}-step.html")
     outputs.check(out, stepping.KIND)
     page = stepping.of_task(task, args.model, freeze=args.freeze, adapt=args.adapt, seed=args.seed,
                             differences=args.differences,
-                            **given_options(args, "batch_size", "lr", "dropout"))
+                            **shared.given_options(args, "batch_size", "lr", "dropout"))
     with showing(args, out):
         page.save(out)
     before, after = page.data["losses"]
@@ -105,7 +96,7 @@ def steps(args):
 
 
 @takes(
-    option("run_folder", type=path, metavar="RUN", help="a run's folder"),
+    option("run_folder", type=shared.path, metavar="RUN", help="a run's folder"),
     page_option("RUN/report.html"),
     shared.OPEN)
 def report(args):
@@ -117,10 +108,10 @@ def report(args):
 
 
 @takes(
-    option("runs", nargs="+", type=path, metavar="RUN", help="folders of runs"),
-    option("--examples", type=whole, default=64, metavar="N",
+    option("runs", nargs="+", type=shared.path, metavar="RUN", help="folders of runs"),
+    option("--examples", type=shared.whole, default=64, metavar="N",
            help="test examples to average over (default: 64)"),
-    out_option("a .png file", "attention.png in the first run's folder", type=path))
+    shared.out_option("a .png file", "attention.png in the first run's folder", type=shared.path))
 def attention(args):
     out = args.out or args.runs[0] / "attention.png"
     attention_maps.check_place(out)                       # before any run is read

@@ -198,7 +198,7 @@ class PreNormBlock(layers.Block):
         self.ln_1 = norm(c.n_embd, c.layer_norm_epsilon, dtype)
         self.attn = Attention(c, bias, dtype)
         self.ln_2 = norm(c.n_embd, c.layer_norm_epsilon, dtype)
-        self.mlp = GatedMLP(c, dtype) if c.gated else layers.MLP(
+        self.mlp = GatedMLP(c, c.activation_function, dtype) if c.gated else layers.MLP(
             c.n_embd, c.dropout, dtype, c.activation_function, c.n_inner)
 
 

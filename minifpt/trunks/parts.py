@@ -49,13 +49,13 @@ def projection(n_in, n_out, dtype, group, bias=False):
 
 
 class GatedMLP(layers.Layer):
-    """The feed-forward part: ``down(act(gate(x)) * up(x))``, in a Llama with ``silu``."""
+    """The feed-forward part: ``down(act(gate(x)) * up(x))``."""
 
-    def __init__(self, config, dtype=np.float32):
+    def __init__(self, config, activation, dtype=np.float32):
         C, inner = config.n_embd, config.n_inner
         self.gate_proj, self.up_proj, self.down_proj = (
             projection(*shape, dtype, "mlp") for shape in ((C, inner), (C, inner), (inner, C)))
-        self.act = layers.Activation(getattr(config, "activation_function", "silu"))
+        self.act = layers.Activation(activation)
         self.dropout = config.dropout
 
     def forward(self, x, train=False, rng=None):
