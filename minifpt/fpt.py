@@ -144,7 +144,7 @@ class FPT(Layer):
         """
         x = self._checked(x)
         input_learns, cache = self.input.learns(), {}
-        p = checks.dropout("FPT", setting(self.trunk.config, "dropout"), train, rng)
+        p = checks.active_dropout("FPT", setting(self.trunk.config, "dropout"), train, rng)
         x, cache["input"] = self.input.forward(x)         # (B, T, C)
         x, cache["dropout"] = ops.dropout(x, p, rng)      # the paper's; the trunk has its own
         hidden, cache["trunk"] = self._through_trunk(x, train, rng, input_learns)
@@ -155,6 +155,7 @@ class FPT(Layer):
         # Only what backward reads stays in the cache.
         if not input_learns:
             cache["input"] = cache["dropout"] = None
+            # A trunk of the user's own may be no Layer, and have no learns().
             if not any(learns(p) for _, p in self.trunk.named_parameters()):
                 cache["trunk"] = None
         return logits, cache if cache["trunk"] is not None or self.output.learns() else None
@@ -205,7 +206,7 @@ class FPT(Layer):
     @single_threaded_blas
     def backward(self, dlogits: np.ndarray, cache: Any) -> None:
         """dlogits (B, output_tokens, output_dim) -> None; fills the trainable ``.grad``."""
-        dlogits = checks.backward("FPT", dlogits, cache, self.trunk.dtype)
+        dlogits = checks.incoming_gradient("FPT", dlogits, cache, self.trunk.dtype)
         dy = self.output.backward(dlogits, cache["output"])
         if cache["trunk"] is None:
             return

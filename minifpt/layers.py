@@ -99,7 +99,7 @@ def generator(seed, name):
     return np.random.default_rng([checks.seed(name, seed), zlib.crc32(name.encode())])
 
 
-def draw(name, p, seed, config):
+def draw_weights(name, p, seed, config):
     """Fill a parameter with random numbers as GPT-2 does."""
     std, residual = config.initializer_range, ("c_proj.weight", "o_proj.weight", "down_proj.weight")
     if name.endswith(residual) and config.scaled_residual_init:   # writes into the residual stream
@@ -231,6 +231,7 @@ class Linear(Layer):
 
     def forward(self, x):
         """x (..., n_in) -> y (..., n_out)."""
+        # Which gradients backward computes: of x, of the weight, of the bias.
         need = True, self.weight.trainable, self.bias.trainable
         return ops.linear(x, self.weight.data, self.bias.data, need)
 
@@ -480,6 +481,7 @@ class Block(Layer):
         """
         a, ln_1 = self.ln_1.forward(x)
         a, attn = self.attn.forward(a, train, rng, **reads)
+        # Where attention gave only the last tokens, only these of x go on.
         x, last = ops.last_tokens(x, a.shape[1]) if a.shape != x.shape else (x, None)
         x, _ = ops.residual(x, a)                         # x = x + attn(ln_1(x))
         m, ln_2 = self.ln_2.forward(x)
@@ -509,9 +511,12 @@ def setting(config, name):
     return getattr(config, name, OPTIONAL[name])
 
 
-def tokens_before(where, config, x, past=None):
-    """Return how many tokens ``past`` holds, 0 for ``None``.  Raises ``ValueError`` unless x is
-    (B, T, C), each block has its own :class:`KeyValues`, and all these tokens have a position."""
+def check_tokens(where, config, x, past=None):
+    """Check the tokens of a trunk's forward pass, and return how many stand before them in
+    ``past``, 0 for ``None``.
+
+    Raises ``ValueError`` unless x is (B, T, C), each block has its own :class:`KeyValues`, and all
+    tokens have a position."""
     if checks.array(where, "x", x).ndim != 3 or x.shape[2] != config.n_embd:
         raise ValueError(f"{where}: x has shape {x.shape}, expected (B, T, {config.n_embd})")
     all_kv = past if isinstance(past, (tuple, list)) else ()

@@ -13,7 +13,7 @@ from ..experiments import runs as run_folders
 from ..files import outputs
 from ..fpt import FPT
 from ..gpt2 import GPT2, GPT2Config, LanguageModel
-from ..layers import tokens_before
+from ..layers import check_tokens
 from ..reports import attention as attention_maps
 from ..reports import report as reporting
 from ..trunks.lstm import LSTM, LSTMConfig
@@ -66,7 +66,7 @@ def summary(args):
     task = shared.make_task(args, "bit-xor")
     model = FPT.for_task(task, args.model, args.freeze, adapt=args.adapt)
     config = model.trunk.config                           # raises as a forward pass would
-    tokens_before("summary", config, np.empty((1, task.tokens, config.n_embd)))
+    check_tokens("summary", config, np.empty((1, task.tokens, config.n_embd)))
     say(f"{args.model} on {task.name}: in {task.tokens} x {task.input_dim}, "
           f"out {task.output_tokens} x {task.output_dim} (tokens x numbers)\n"
           f"{model.summary(task.tokens)}")

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..checks import brief
-from ..machine import shared
+from ..machine import share
 from ..users import suggestion
 from . import (
     by_gpt2_name,
@@ -218,4 +218,4 @@ def read_into(path, named, tensors, unused=()):
             y[...] = tensors[name].read()
         if not np.isfinite(y).all():
             raise ValueError(f"{path}: '{name}' holds a NaN or an infinity")
-    shared(read, sorted(named, key=lambda piece: -piece[1].size))        # the largest first
+    share(read, sorted(named, key=lambda piece: -piece[1].size))        # the largest first

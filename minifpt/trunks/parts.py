@@ -94,8 +94,8 @@ class Stack(layers.Layer):
         """x (B, T, C), embeddings before positions are added -> y (B, T, C); the options are those
         of :meth:`minifpt.GPT2.forward`."""
         name, cache, keep = type(self).__name__, {}, need_dx
-        layers.tokens_before(name, self.config, x, past)
-        p = checks.dropout(name, self.config.dropout, train, rng)
+        layers.check_tokens(name, self.config, x, past)
+        p = checks.active_dropout(name, self.config.dropout, train, rng)
         x = x.astype(self.dtype, copy=False)
         for layer in self.below:
             x, cache[layer] = getattr(self, layer).forward(x)
@@ -114,7 +114,7 @@ class Stack(layers.Layer):
     def backward(self, dy, cache):
         """dy with the shape of y -> dx (B, T, C), or ``None`` if nothing below the blocks
         learns."""
-        dy = checks.backward(type(self).__name__, dy, cache, self.dtype)
+        dy = checks.incoming_gradient(type(self).__name__, dy, cache, self.dtype)
         for layer in reversed(self.above):
             dy = getattr(self, layer).backward(dy, cache[layer])
         dy = layers.blocks_backward(self.h, dy, cache["h"])
@@ -131,4 +131,4 @@ def draw_all(model, seed, config):
     """Fill the matrices of a model, but not those of a trunk inside it, with random weights."""
     for name, p in model.named_parameters() if seed is not None else ():
         if p.data.ndim == 2 and not name.startswith("trunk."):
-            layers.draw(name, p, seed, config)
+            layers.draw_weights(name, p, seed, config)
