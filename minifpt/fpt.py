@@ -8,7 +8,6 @@ import io
 import math
 import os
 import textwrap
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -172,21 +171,8 @@ class FPT(Layer):
         if not is_pair or hidden.shape not in shapes or hidden.dtype != x.dtype:
             raise ValueError("FPT: the trunk's forward must return a pair: hidden, of shape "
                              f"{x.shape} and dtype {x.dtype}, and its cache; got "
-                             f"{checks.kind_of(hidden)}{self._place_of_other_dtype(x)}")
+                             f"{checks.kind_of(hidden)}")
         return pair
-
-    def _place_of_other_dtype(self, x):
-        """Return text that names the first layer of the trunk whose output has another dtype than
-        x, or ""."""
-        from .tracing import trace
-        outputs = {}
-        with suppress(Exception), trace(self.trunk) as t:
-            outputs = t.outputs
-            self.trunk.forward(x)
-        for name, y in outputs.items():
-            if name and getattr(y, "dtype", x.dtype) != x.dtype:
-                return f"; the first layer that returns {y.dtype} is {name}: cast its factors"
-        return ""
 
     def _checked(self, x):
         """Return x, numbers in the trunk's dtype.  Raises ``ValueError`` where x does not fit."""

@@ -246,10 +246,10 @@ class Linear(Layer):
 class LayerNorm(Layer):
     """Layer normalisation of the last axis, with the scale ``weight`` (n,) and ``bias`` (n,)."""
 
-    def __init__(self, n, eps=1e-5, dtype=np.float32, group="ln"):
+    def __init__(self, n, eps=1e-5, dtype=np.float32):
         check_sizes(self, n=n)
-        self.weight = Parameter(np.ones(n, dtype), group)
-        self.bias = Parameter(np.zeros(n, dtype), group)
+        self.weight = Parameter(np.ones(n, dtype), "ln")
+        self.bias = Parameter(np.zeros(n, dtype), "ln")
         self.eps = eps
 
     def forward(self, x):
@@ -305,9 +305,9 @@ class Unembedding(Layer):
 class Positions(Layer):
     """Positional embeddings: each token plus the row of its position, ``weight`` (n, C)."""
 
-    def __init__(self, n, n_embd, dtype=np.float32, group="pos"):
+    def __init__(self, n, n_embd, dtype=np.float32):
         check_sizes(self, n=n, n_embd=n_embd)
-        self.weight = Parameter(np.zeros((n, n_embd), dtype), group)
+        self.weight = Parameter(np.zeros((n, n_embd), dtype), "pos")
 
     def forward(self, x, start=0):
         """x (B, T, C), the first token at position ``start`` -> y (B, T, C)."""

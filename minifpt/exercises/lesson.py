@@ -18,8 +18,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from ..files import plots, save_text
-from ..files.weights import PACKAGE
+from ..files import PACKAGE, plots, save_text
 
 # The same colours in every lesson: color.trained and color.frozen for parts of a model,
 # color.language, .bits, .images, .statistics and .random for where frozen weights are from,

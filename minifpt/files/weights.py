@@ -22,6 +22,7 @@ from ..checks import brief
 from ..machine import share
 from ..users import suggestion
 from . import (
+    PACKAGE,
     by_gpt2_name,
     cache_folder,
     families,
@@ -36,7 +37,6 @@ from . import (
 from .huggingface import Tensor
 
 Model = TypeVar("Model")
-PACKAGE = Path(__file__).resolve().parent.parent
 MOST_CONFIG = 1 << 20                                     # bytes of a file's config
 TABLES = "wte.weight", "lm_head.weight"                   # of a language model, not of its trunk
 # What ``minifpt pretrain`` trains on, by the ``source`` in the config of the file that it writes.
