@@ -123,11 +123,11 @@ class FPT(Layer):
         fpt.built |= {"tokens": tokens, "start": start, "adapt": adapt}
         if spec:
             fpt.built |= {"model": spec.text, "dropout": dropout}
-        if hasattr(fpt.trunk, "add_positions") and hasattr(fpt.trunk, "wpe") and (
-                fpt.trunk.wpe.weight.trainable):
-            if tokens > fpt.trunk.config.n_positions:     # the new ones are trained like the others
-                fpt.built["n_positions"] = tokens
-                fpt.trunk.add_positions(tokens, seed)
+        trunk = fpt.trunk
+        if (hasattr(trunk, "add_positions") and setting(trunk.config, "positions")
+                and trunk.wpe.weight.trainable and tokens > trunk.config.n_positions):
+            fpt.built["n_positions"] = tokens             # the new ones are trained like the others
+            trunk.add_positions(tokens, seed)
         return fpt
 
     def freeze(self, mask: FreezeMask | str) -> None:
