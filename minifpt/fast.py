@@ -143,7 +143,7 @@ def linear_backward(dy, cache):
     if dy.shape != shape:                                 # a call only where it is refused
         same_shape(dy, shape)
     rows = dy.reshape(-1, w.shape[1])
-    _, wt = TRANSPOSES.get().get(id(w)) or (w, w.T)
+    _, wt = TRANSPOSES.get().get(id(w)) or (w, w.T)       # a contiguous one where it is kept
     dx = product(rows, wt).reshape(*dy.shape[:-1], len(w)) if need[0] else None
     dw = product(x.reshape(-1, len(w)).T, rows) if need[1] else None
     return dx, dw, rows.sum(axis=0) if need[2] else None

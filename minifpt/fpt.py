@@ -123,7 +123,6 @@ class FPT(Layer):
         fpt.built |= {"tokens": tokens, "start": start, "adapt": adapt}
         if spec:
             fpt.built |= {"model": spec.text, "dropout": dropout}
-        trunk = fpt.trunk
         if (hasattr(trunk, "add_positions") and setting(trunk.config, "positions")
                 and trunk.wpe.weight.trainable and tokens > trunk.config.n_positions):
             fpt.built["n_positions"] = tokens             # the new ones are trained like the others

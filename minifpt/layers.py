@@ -53,7 +53,7 @@ class Parameter:
             grad = grad.copy()
         for columns in self.frozen_columns:
             grad[..., columns] = 0.0
-        part = PART_GRADS.get()
+        part = PART_GRADS.get()                           # of a part of a batch, see ``parallel``
         # In place it would change another parameter that was given the same array.
         if part is not None:
             part[self] = part[self] + grad if self in part else grad
@@ -367,9 +367,6 @@ class KeyValues:
         if self.k is None:
             self.k = np.empty((B, H, self.room, D), k.dtype)
             self.v = np.empty_like(self.k)
-        elif (H, D, k.dtype) != (*self.k.shape[1::2], self.k.dtype):
-            raise ValueError(f"KeyValues: {H} heads of {D} numbers, {k.dtype}, expected those of "
-                             f"one model, {self.k.shape[1]} of {self.k.shape[3]}, {self.k.dtype}")
         new = slice(self.n, self.n + T)
         self.k[:, :, new], self.v[:, :, new] = k, v
         self.n += T

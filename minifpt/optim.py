@@ -44,7 +44,7 @@ class Adam:
         if self.weight_decay and any(getattr(p, "frozen_columns", ()) for p in self.parameters):
             raise ValueError("Adam: weight decay would change frozen columns, expected "
                              "weight_decay=0 or a mask of whole parameters")
-        small, pieces = [], []
+        small, pieces = [], []                            # updated as one array, and on all cores
         for i, p in enumerate(self.parameters):
             if p.grad is None:
                 continue
