@@ -238,7 +238,7 @@ def test_threads_take_pieces_without_python_s_lock():
                 yield i
     done = []
     with on(2):
-        machine.shared(done.append, Pieces(range(4)))
+        machine.share(done.append, Pieces(range(4)))
     assert sorted(done) == [0, 1, 2, 3]
 
 
