@@ -89,6 +89,7 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
                       interruption.  With more steps than before, the row of the old last step
                       stays, and the next row's training loss counts from there.  Refused if the
                       settings, the data, the model or a task's loss or accuracy have changed.
+                      A change of minifpt's code, NumPy or BLAS is named on stderr.
     checkpoint_every  steps between checkpoints.
     until             the run ends once three tests in a row have reached this accuracy.  ``None``
                       is the task's own, such as 0.995 for bit XOR, unless ``steps`` is given: then
