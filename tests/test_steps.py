@@ -555,6 +555,14 @@ def test_a_model_that_is_all_frozen_is_refused(task):
 # ---------------------------------------------------------------- the command
 
 
+def test_an_operation_is_first_described_in_words(model_and_steps):
+    """Before the docstring with its formula."""
+    for source in model_and_steps[1].data["sources"]:
+        words, docstring = source["doc"].split("\n\n", 1)
+        assert not {*words} & {*"`=@"}, words
+        assert docstring
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
