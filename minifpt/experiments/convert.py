@@ -125,7 +125,8 @@ def load(path, dropout=None):
     """Return the language model of weights, or their trunk where they hold no more, and the config
     of the file."""
     config, settings, tensors = factory.read(path, dropout)
-    is_lm = "wte.weight" in tensors and config.causal
+    is_lm = "wte.weight" in tensors and config.causal and (
+        getattr(config, "tied", True) or "lm_head.weight" in tensors)       # a LlamaModel has none
     return factory.CLASSES[type(config)][is_lm].from_pretrained(path, dropout=dropout), settings
 
 
