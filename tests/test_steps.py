@@ -1,5 +1,6 @@
 """A training step to step through: what the file holds is what the step computed."""
 
+import ast
 import base64
 import copy
 import inspect
@@ -345,6 +346,19 @@ def test_a_break_survives_rewording():
     for pattern in ("xhat * w + xhat", "np.exp(_)", "x + x"):
         with pytest.raises(ValueError, match="is not in normalised"):
             rewriting.rewrite(normalised, f"{pattern} -> 0")
+
+
+class Uncopied:
+    def __deepcopy__(self, memo):
+        raise AssertionError("a copy of another tree")
+
+
+def test_a_change_does_not_copy_what_a_notebook_puts_on_shared_nodes(monkeypatch):
+    """IPython's traceback gives each node its parent, and the tree of a whole file so hangs on
+    the ``ctx`` of every name in the process: a hint took longer than its 20 seconds."""
+    shared = ast.parse("x").body[0].value.ctx
+    monkeypatch.setattr(shared, "parent", Uncopied(), raising=False)
+    rewriting.rewrite(normalised, "_ * _1 -> _1 * _")
 
 
 def test_a_break_shows_the_lines_that_it_changes(model_and_steps):
