@@ -9,7 +9,7 @@ from conftest import refused
 import minifpt
 from minifpt import cli, trunks
 from minifpt import functional as F
-from minifpt.experiments.convert import convert
+from minifpt.experiments.convert import import_weights
 from minifpt.files import families, weights
 from minifpt.layers import KeyValues
 from minifpt.trunks import Llama, LlamaConfig, LlamaLM
@@ -106,7 +106,7 @@ def test_a_llama_without_a_head_is_converted_as_a_trunk(tmp_path):
     settings = json.loads((tmp_path / "a" / "config.json").read_text())
     (tmp_path / "a" / "config.json").write_text(
         json.dumps(settings | {"tie_word_embeddings": False}))
-    trunk = trunks.get(str(convert(tmp_path / "a", tmp_path / "b.npz", "float32")))
+    trunk = trunks.get(str(import_weights(tmp_path / "a", tmp_path / "b.npz", "float32")))
     for (name, p), (_, q) in zip(lm.trunk.named_parameters(), trunk.named_parameters(),
                                  strict=True):
         assert np.array_equal(p.data, q.data), name
