@@ -17,7 +17,7 @@ from . import encoded, formulas
 TOKENS = "token", "query", "key", "position"              # axes that are cut at their front
 SURE = 8                                                  # tokens that every file shows
 
-# What an operation does, in words that ask for no other; its own docstring follows.
+# Each operation in words that need no others; its docstring follows.
 PLAIN = {
     "linear": "Each number that comes out is a sum: all numbers of a token that go in, each times "
               "a weight, and a bias.",
