@@ -415,7 +415,7 @@ def first_nonfinite(model, x):
     for name, p in model.named_parameters():
         if not np.isfinite(p.data).all():
             return name
-    if ONE_TRACE.locked():                                  # only one trace can be open
+    if ONE_TRACE.locked():                                # only one trace can be open
         return "a layer that the open trace shows"
     with np.errstate(all="ignore"), model.all_frozen(), trace(model) as t:
         model.forward(x)
