@@ -373,7 +373,8 @@ class _Check:
             with np.errstate(all="ignore"):
                 if not all((np.abs(a) <= LARGEST).all() for a in self.forward()[0]):
                     raise ValueError(f"the output is not finite, or above {LARGEST:g}")
-                self.look(2, 4, True, f", {where}")
+                self.look(min(2, self.directions), min(4, self.elementwise), True,
+                          f", {where}")
         except Exception as e:                            # it guards its domain
             self.notes.append(f"not checked {where}: {message(e)}")
 

@@ -15,7 +15,6 @@ os.environ.pop("COLUMNS", None)                           # lines are wrapped fo
 import numpy as np
 import pytest
 from hypothesis import settings
-from matplotlib.figure import Figure
 
 import minifpt
 from minifpt import cli, training
@@ -125,33 +124,25 @@ def randomise():
     return fill
 
 
-SAVEFIG = Figure.savefig
-
-
-def save_dot(fig, file, **options):
-    """Save a dot instead of a figure: drawing takes Matplotlib longer than a tiny run."""
-    SAVEFIG(Figure((0.1, 0.1)), file, **options)
-
-
-def write_dot(histories, path, *_):
-    """Write a file instead of the learning curves."""
-    path.write_bytes(b"none")
-
-
 @pytest.fixture(scope="session", autouse=True)
-def quick():
-    """Draws no figures, not even makes a run's curves, and does not wait for the disk."""
+def savefig():
+    """Nothing waits for the disk, and no figure is drawn: drawing takes Matplotlib longer than a
+    tiny run takes.  Figure's own ``savefig``."""
+    # Slow to import, and not needed where the tests are only shared out.
+    from matplotlib.figure import Figure
+    savefig = Figure.savefig
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
-        patch.setattr(Figure, "savefig", save_dot)
-        patch.setattr(training, "curves", write_dot)
-        yield
+        patch.setattr(Figure, "savefig", lambda fig, file, **options: (
+            savefig(Figure((0.1, 0.1)), file, **options)))                  # a dot
+        patch.setattr(training, "curves", lambda histories, path, *_: path.write_bytes(b"none"))
+        yield savefig
 
 
 @pytest.fixture
-def drawn(monkeypatch):
+def drawn(monkeypatch, savefig):
     """Draws figures, but for the curves of a run, for tests that look at them."""
-    monkeypatch.setattr(Figure, "savefig", SAVEFIG)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", savefig)
 
 
 def gradients(model, x):

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SAVEFIG, refused
-from matplotlib.figure import Figure
+from conftest import refused
 
 import minifpt
 from minifpt import cli, tasks
@@ -265,10 +264,10 @@ class Balanced(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def page(made):
+def page(made, savefig):
     """The page on a run, as the command makes it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figure, "savefig", SAVEFIG)
+        patch.setattr("matplotlib.figure.Figure.savefig", savefig)
         assert cli.main(["report", made[0] / "xor"]) == 0
     return (made[0] / "xor" / "report.html").read_text(encoding="utf-8")
 
