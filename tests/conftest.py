@@ -29,9 +29,11 @@ settings.load_profile("minifpt")
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Import PyTorch and Transformers only where tests against them are wanted."""
-    is_unwanted = "not oracle" in config.option.markexpr
-    return True if is_unwanted and collection_path.name.startswith("test_oracle") else None
+    """Read no file of which no test is wanted, and so import no PyTorch and no Transformers."""
+    expression, name = config.option.markexpr, collection_path.name
+    is_unwanted = ("not oracle" in expression and name.startswith("test_oracle")
+                   or "not slow" in expression and name.endswith("browser.py"))
+    return True if is_unwanted else None
 
 
 def load_module(path):

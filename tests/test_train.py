@@ -113,8 +113,8 @@ def poison(task, model, step, name, value):
 
 def test_bit_xor_is_learnt():
     task = BitXOR(n=2)
-    _, history = go(model=build(task, "full", dropout=0.0), task=task, steps=400, batch_size=32,
-                    lr=1e-2, eval_every=50, test_examples=64)
+    _, history = go(model=build(task, "full", dropout=0.0), task=task, steps=200, batch_size=32,
+                    lr=1e-2, eval_every=25, test_examples=64)
     assert history["train_loss"][0] > 0.3 and history["test_loss"][-1] < 0.1
     assert history["test_accuracy"][-1] > 0.95
 
