@@ -455,7 +455,7 @@ class _Check:
             for k in range(directions):
                 d = self.rng.choice([-1.0, 1.0], x.shape) * known
                 yield f"direction {k}", np.sum(grad * d), d, False
-            entries = (np.argsort(np.abs(x), axis=None)[-elementwise:] if far else
+            entries = (np.argsort(np.abs(x), axis=None)[x.size - elementwise:] if far else
                        self.rng.choice(x.size, min(directions, x.size), replace=False))
         for i in entries[known.flat[entries]]:
             yield index(x, i), grad.flat[i], unit(x, i), True

@@ -1,7 +1,10 @@
 """What all tests share: reproducible hypothesis, arrays that refuse float64."""
 # ruff: noqa: E402
 
+import functools
+import gc
 import importlib.util
+import io
 import os
 import shutil
 import tracemalloc
@@ -34,6 +37,11 @@ def pytest_ignore_collect(collection_path, config):
     is_unwanted = ("not oracle" in expression and name.startswith("test_oracle")
                    or "not slow" in expression and name.endswith("browser.py"))
     return True if is_unwanted else None
+
+
+def pytest_collection_finish():
+    """Have the garbage collector leave alone what was imported: it would look at it each time."""
+    gc.freeze()
 
 
 def load_module(path):
@@ -133,10 +141,16 @@ def savefig():
     # Slow to import, and not needed where the tests are only shared out.
     from matplotlib.figure import Figure
     savefig = Figure.savefig
+
+    @functools.cache
+    def dot(metadata):
+        file = io.BytesIO()
+        savefig(Figure((0.1, 0.1)), file, format="png", metadata=dict(metadata))
+        return file.getvalue()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
-        patch.setattr(Figure, "savefig", lambda fig, file, **options: (
-            savefig(Figure((0.1, 0.1)), file, **options)))                  # a dot
+        patch.setattr(Figure, "savefig", lambda fig, file, metadata=None, **options: file.write(
+            dot(tuple((metadata or {}).items()))))
         patch.setattr(training, "curves", lambda histories, path, *_: path.write_bytes(b"none"))
         yield savefig
 

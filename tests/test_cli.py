@@ -2,8 +2,10 @@
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -34,12 +36,20 @@ def folder(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """The weights of a small language model."""
+    path = tmp_path_factory.mktemp("weights") / "tiny.npz"
+    minifpt.LanguageModel(minifpt.GPT2Config(**TINY), seed=1).save(path)
+    return path
+
+
 @pytest.fixture
-def own(folder):
+def own(folder, weights):
     """A user's own file, a text, and the weights of a small language model."""
     (folder / "mine.py").write_text(OWN)
     (folder / "text").write_text("Call me Ishmael. " * 20)
-    minifpt.LanguageModel(minifpt.GPT2Config(**TINY), seed=1).save(folder / "tiny.npz")
+    shutil.copy(weights, folder)
     return folder / "mine.py"
 
 
@@ -378,7 +388,8 @@ def test_gradcheck_lists_every_operation_and_model_and_finds_a_wrong_gradient(ca
                                                                             monkeypatch):
     check = viewing.gradients.gradcheck                   # of each parameter one direction
     monkeypatch.setattr(viewing.gradients, "gradcheck",
-                        lambda *args, **kw: check(*args, **kw, elementwise=0, directions=1))
+                        lambda *args, **kw: check(*args, **kw, elementwise=0, directions=1,
+                                                  far=None))
     *lines, last = output("gradcheck --seed 3").splitlines()[1:]
     assert last == f"{len(lines)} passed, 0 failed"
     models = ["GPT2, gelu_new, causal", "GPT2, gelu", "GPT2, relu", "LanguageModel", "LSTM",
@@ -454,7 +465,8 @@ def test_lessons_are_copied_and_never_over_the_reader_s_work(output):
 
 
 def test_lessons_are_opened_by_number_and_import_nothing_from_their_folder(tmp_path, monkeypatch):
-    pytest.importorskip("jupyterlab")
+    if find_spec("jupyterlab") is None:                   # its import takes seconds
+        pytest.skip("JupyterLab is not installed")
     for name in ("jupyterlab", "random", "json"):
         (tmp_path / f"{name}.py").write_text("open('ran', 'w')")
     calls = []

@@ -18,7 +18,7 @@ from minifpt.trunks import names as trunks
 from minifpt.trunks.names import TrunkSpec
 
 TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 11}
-SMALL = {"steps": 4, "batch_size": 2}
+SMALL = {"steps": 4, "batch_size": 2, "test_examples": 8}
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def encoder(name, dtype=np.float32, **changes):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_gradients(name):
     report = minifpt.gradcheck(encoder(name, np.float64), (normal(2, 9, 8),), elementwise=0,
-                               directions=2)
+                               directions=1, far=None)
     assert report, str(report)
 
 

@@ -20,9 +20,9 @@ from minifpt.trunks import names as trunks
 def tiny(monkeypatch):
     """``random`` is tiny, and there is one small table more."""
     monkeypatch.setitem(trunks.SHAPES, "minigpt", TINY)
-    table = Table("Small.", (Column("bit-xor", {"n": 2}, {"steps": 4, "batch_size": 2}),
-                             Column("bit-xor", {"n": 3},
-                                    {"steps": 2, "batch_size": 2, "warmup": 1}, "xor-3")),
+    small = {"steps": 4, "batch_size": 2, "test_examples": 8}
+    table = Table("Small.", (Column("bit-xor", {"n": 2}, small), Column(
+        "bit-xor", {"n": 3}, small | {"steps": 2, "warmup": 1}, "xor-3")),
                   (Arm("random"), Arm("random", "full", "all", (3e-4, 1e-3))),
                   {("all", "bit-xor"): 99.5}, (1e-3, 1e-2))
     monkeypatch.setitem(TABLES, "small", table)
