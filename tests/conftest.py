@@ -23,7 +23,7 @@ import minifpt
 from minifpt import cli, training
 
 # How many examples hypothesis tries of each property; more for a long look.
-EXAMPLES = int(os.environ.get("MINIFPT_EXAMPLES", 8))
+EXAMPLES = int(os.environ.get("MINIFPT_EXAMPLES", 6))
 
 # A test that fails on one machine must fail on the next, and a slow core is no failure.
 settings.register_profile("minifpt", deadline=None, derandomize=True, max_examples=EXAMPLES,
