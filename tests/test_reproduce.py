@@ -1,18 +1,16 @@
 """The paper's tables by their names."""
 
-import itertools
 
 import pytest
 from test_compare import TINY, history
 from test_plots import png_size
 
 from benchmarks.grids import read_rows
-from minifpt import cli, tasks
+from minifpt import cli
 from minifpt.experiments import reproduce
 from minifpt.experiments.compare import Arm, Column
 from minifpt.experiments.reproduce import TABLES, Table
 from minifpt.experiments.tables import Grid
-from minifpt.trunks import get
 from minifpt.trunks import names as trunks
 
 
@@ -27,20 +25,6 @@ def tiny(monkeypatch):
                   {("all", "bit-xor"): 99.5}, (1e-3, 1e-2))
     monkeypatch.setitem(TABLES, "small", table)
     return table
-
-
-def test_every_table_has_arms_and_tasks_that_can_be_made():
-    models = set()
-    for name, table in TABLES.items():
-        labels = [arm.full_label() for arm in table.arms]
-        titles = [column.title or tasks.get(column.task, **column.options).name
-                  for column in table.columns]
-        assert len({*labels}) == len(labels) and len({*titles}) == len(titles), name
-        assert {*table.paper} <= {*itertools.product(labels, titles)}, name
-        assert table.shows.endswith(".") and "\n" not in table.shows
-        models |= {arm.model for arm in table.arms}
-    for model in models:
-        assert get(model) is not None
 
 
 def test_a_table_is_written_and_read_again(tiny, tmp_path):
