@@ -292,7 +292,7 @@ REFUSED = [
     ("summary bit-xor --model random --freeze tok", "'tok' is neither a preset"),
     ("summary bit-xor --model random --n 33 --freeze attn,mlp,pos",
      "66 tokens, the trunk has 64 positions"),
-    ("plan bit-xor --model random+attn=random:gpt2", "the trunks have different shapes"),
+    ("plan bit-xor --model random+attn=random:1x2x16", "the trunks have different shapes"),
     ("train mnist --data ~nosuchuser/x", "~nosuchuser/x does not hold"),
     (TRAIN + "--out text", "text is a file, expected a folder"),
     (TRAIN + "--out x.txt", "expected a folder, got the name of a file, 'x.txt'"),
@@ -323,12 +323,13 @@ REFUSED = [
     ("plan bit-xor --n 33 --model random --freeze attn,mlp,pos",
      "66 tokens, the trunk has 64 positions"),
     ("plan bit-xor --freeze input,output,pos,ln,attn,mlp", "every parameter is frozen"),
-    ("convert nowhere", "neither a path"), ("generate Call --temperature -1", "temperature"),
-    ("generate Call --tokens -1", "n_tokens"), ("generate Call --top-k 0", "top_k"),
-    ("perplexity nowhere", "nowhere: there is no such file"), ("perplexity .", "a folder"),
-    ("generate Call --model nope", "no weights 'nope'"), ("generate ''", "empty"),
-    ("generate a --stop ''", "--stop is empty"),
-    ("generate \udcff", "not text in UTF-8: '\\udcff'"),
+    ("convert nowhere", "neither a path"), ("generate Call --model nope", "no weights 'nope'"),
+    *((f"{line} --model tiny.npz", part) for line, part in (
+        ("generate Call --temperature -1", "temperature"), ("generate ''", "empty"),
+        ("generate Call --tokens -1", "n_tokens"), ("generate Call --top-k 0", "top_k"),
+        ("perplexity nowhere", "nowhere: there is no such file"), ("perplexity .", "a folder"),
+        ("generate a --stop ''", "--stop is empty"),
+        ("generate \udcff", "not text in UTF-8: '\\udcff'"))),
     *((f"{line} ''", "expected a path, got an empty text") for line in (
         "train bit-xor --out", "pretrain bits -o", "lessons --no-open", "perplexity"))]
 
