@@ -10,6 +10,7 @@ import shutil
 import tracemalloc
 from contextlib import contextmanager
 
+gc.disable()                                              # until all tests are read
 # Two processes share the tests: BLAS's threads would wait for each other.
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
@@ -40,8 +41,9 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_finish():
-    """Have the garbage collector leave alone what was imported: it would look at it each time."""
+    """Collect garbage among what the tests make, and not among all that was imported."""
     gc.freeze()
+    gc.enable()
 
 
 def load_module(path):
