@@ -426,9 +426,10 @@ def test_a_task_may_tell_its_own_fingerprint(tmp_path):
 
 def test_a_folder_of_an_older_version_is_refused(stopped):
     settings = json.loads((stopped / "config.json").read_text())
-    (stopped / "config.json").write_text(json.dumps(settings | {"fingerprint": None}))
-    refuse(stopped, ValueError, "or a run of an older version of minifpt: go on with that",
-           resume=True)
+    for key in "fingerprint", "format":
+        (stopped / "config.json").write_text(json.dumps(settings | {key: None}))
+        refuse(stopped, ValueError, "or a run of an older version of minifpt: go on with that",
+               resume=True)
 
 
 def test_a_checkpoint_of_another_run_is_refused(stopped, tmp_path):

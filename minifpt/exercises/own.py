@@ -265,21 +265,16 @@ def _running(reader, simple, mine, pair):
     ``functional``.  If only one of the ``pair`` is the reader's, the caches keep the values that
     any gradient reads."""
     name, signature = simple.__name__, inspect.signature(simple)
-    function = reader.functions[name] if mine else simple
-    known = inspect.signature(function).parameters        # an older file has fewer
+    function, need = reader.functions[name] if mine else simple, signature.parameters.get("need")
 
     @functools.wraps(function)
     def run(*args, **kwargs):
         bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
         arguments = bound.arguments
-        for argument, parameter in signature.parameters.items():
-            if argument not in known and arguments[argument] is parameter.default:
-                del arguments[argument]
         if isinstance(arguments.get("past"), layers.KeyValues):
             arguments["past"] = tracing.before(**arguments)
-        if "need" in arguments and any(pair) and not all(pair):
-            arguments["need"] = (True,) * len(arguments["need"])
+        if need and any(pair) and not all(pair):
+            arguments["need"] = (True,) * len(need.default)
         if mine:
             reader.calls[name] += 1
         try:
