@@ -178,7 +178,7 @@ class FPT(Layer):
         is_ids = checks.array("FPT", "x", x).dtype.kind in "iu"
         input_dim = len(self.input.weight.data)
         if is_ids:
-            fits, expected = x.ndim == 2, "(B, T)"
+            fits, expected = x.ndim == 2, "(B, T), as integers are ids"
         else:
             fits, expected = x.ndim == 3 and x.shape[2] == input_dim, f"(B, T, {input_dim})"
         if not fits:

@@ -247,7 +247,7 @@ def through(trunk_backward):
     *[(lambda x=x: build(output_tokens=2).forward(x), message) for x, message in (
         (np.ones((2, 5)), r"\(2, 5\), expected \(B, T, 5\)"),
         (np.ones((2, 5, 4)), r"\(2, 5, 4\), expected \(B, T, 5\)"),
-        (np.ones((2, 5, 5), int), r"\(2, 5, 5\), expected \(B, T\)"),
+        (np.ones((2, 5, 5), int), r"\(2, 5, 5\), expected \(B, T\), as integers are ids"),
         (np.ones((2, 1, 5)), "1 tokens, expected at least 2"),
         (np.ones((2, 8, 5)), "8 tokens, the trunk has 7 positions"),
         (np.full((2, 3), 5), "expected 0 to 4"))],

@@ -50,7 +50,7 @@ INTRODUCTION = '''
 # cache is your own affair; until then the library's half reads yours, or yours the library's.
 #
 # ``dropout`` may draw its mask from rng in any way.  Write ``past`` in ``attention`` too: a model
-# that generates text passes it.
+# that generates text passes it.  Only a T5 passes ``bias``: you may leave that argument out.
 '''
 STUCK = """#
 # Stuck?  ``minifpt new OTHER.py``, without --bare, writes the formulas of the gradients too.  Their
@@ -287,7 +287,8 @@ def _running(reader, simple, mine, pair):
             raise
         except Exception as e:
             if mine:
-                line = lines_of(e, getattr(inspect.unwrap(function), "__code__", None))[1]
+                code = getattr(inspect.unwrap(function), "__code__", None)
+                line = lines_of(e, code)[1] or getattr(code, "co_firstlineno", 0)
                 raise Raised(f"{reader.path}, line {line}: {name} raised {one_line(e)}") from e
             if not reader.calls:                             # nothing of the reader's has run yet
                 raise

@@ -101,7 +101,8 @@ def load(path, dropout=None):
     """Return the language model of weights, or their trunk where they hold no more, and the config
     of the file."""
     config, settings, tensors = trunks.read(path, dropout)
-    is_lm = "wte.weight" in tensors and config.causal
+    is_lm = "wte.weight" in tensors and config.causal and (
+        getattr(config, "tied", True) or "lm_head.weight" in tensors)       # a LlamaModel has none
     return trunks.CLASSES[type(config)][is_lm].from_pretrained(path, dropout=dropout), settings
 
 
