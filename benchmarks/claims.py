@@ -29,7 +29,7 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from benchmarks.grids import read_rows
 from benchmarks.tables import ALL
@@ -93,7 +93,7 @@ def number(run):
     values = [np.array([100 * h[-1][column] for h in runs[:n]]) for runs in histories]
     if figure in ("low", "high"):
         gap = values[0] - values[1]
-        half = student.ppf(0.975, n - 1) * np.std(gap, ddof=1) / np.sqrt(n)
+        half = stdtrit(n - 1, 0.975) * np.std(gap, ddof=1) / np.sqrt(n)
         return f"{np.mean(gap) + (half if figure == 'high' else -half):.1f}"
     results = [REDUCE[figure](each) for each in values]
     return f"{results[0] - sum(results[1:]):.1f}"

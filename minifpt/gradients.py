@@ -381,7 +381,8 @@ class _Check:
             with np.errstate(all="ignore"):
                 if not all((np.abs(a) <= LARGEST).all() for a in self.forward()[0]):
                     raise ValueError(f"the output is not finite, or above {LARGEST:g}")
-                self.look(2, 4, True, f", {where}")
+                self.look(min(2, self.directions), min(4, self.elementwise), True,
+                          f", {where}")
         except Exception as e:                            # it guards its domain
             self.notes.append(f"not checked {where}: {message(e)}")
 
@@ -462,7 +463,7 @@ class _Check:
             for k in range(directions):
                 d = self.rng.choice([-1.0, 1.0], x.shape) * known
                 yield f"direction {k}", np.sum(grad * d), d, False
-            entries = (np.argsort(np.abs(x), axis=None)[-elementwise:] if far else
+            entries = (np.argsort(np.abs(x), axis=None)[x.size - elementwise:] if far else
                        self.rng.choice(x.size, min(directions, x.size), replace=False))
         for i in entries[known.flat[entries]]:
             yield index(x, i), grad.flat[i], unit(x, i), True

@@ -1,12 +1,16 @@
 """What all tests share: reproducible hypothesis, arrays that refuse float64."""
 # ruff: noqa: E402
 
+import functools
+import gc
 import importlib.util
+import io
 import os
 import shutil
 import tracemalloc
 from contextlib import contextmanager
 
+gc.disable()                                              # until all tests are read
 # Two processes share the tests: BLAS's threads would wait for each other.
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
@@ -15,13 +19,12 @@ os.environ.pop("COLUMNS", None)                           # lines are wrapped fo
 import numpy as np
 import pytest
 from hypothesis import settings
-from matplotlib.figure import Figure
 
 import minifpt
 from minifpt import cli, training
 
 # How many examples hypothesis tries of each property; more for a long look.
-EXAMPLES = int(os.environ.get("MINIFPT_EXAMPLES", 8))
+EXAMPLES = int(os.environ.get("MINIFPT_EXAMPLES", 6))
 
 # A test that fails on one machine must fail on the next, and a slow core is no failure.
 settings.register_profile("minifpt", deadline=None, derandomize=True, max_examples=EXAMPLES,
@@ -30,9 +33,17 @@ settings.load_profile("minifpt")
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Import PyTorch and Transformers only where tests against them are wanted."""
-    is_unwanted = "not oracle" in config.option.markexpr
-    return True if is_unwanted and collection_path.name.startswith("test_oracle") else None
+    """Read no file of which no test is wanted, and so import no PyTorch and no Transformers."""
+    expression, name = config.option.markexpr, collection_path.name
+    is_unwanted = ("not oracle" in expression and name.startswith("test_oracle")
+                   or "not slow" in expression and name.endswith("browser.py"))
+    return True if is_unwanted else None
+
+
+def pytest_collection_finish():
+    """Collect garbage among what the tests make, and not among all that was imported."""
+    gc.freeze()
+    gc.enable()
 
 
 def load_module(path):
@@ -125,33 +136,31 @@ def randomise():
     return fill
 
 
-SAVEFIG = Figure.savefig
-
-
-def save_dot(fig, file, **options):
-    """Save a dot instead of a figure: drawing takes Matplotlib longer than a tiny run."""
-    SAVEFIG(Figure((0.1, 0.1)), file, **options)
-
-
-def write_dot(histories, path, *_):
-    """Write a file instead of the learning curves."""
-    path.write_bytes(b"none")
-
-
 @pytest.fixture(scope="session", autouse=True)
-def quick():
-    """Draws no figures, not even makes a run's curves, and does not wait for the disk."""
+def savefig():
+    """Nothing waits for the disk, and no figure is drawn: drawing takes Matplotlib longer than a
+    tiny run takes.  Figure's own ``savefig``."""
+    # Slow to import, and not needed where the tests are only shared out.
+    from matplotlib.figure import Figure
+    savefig = Figure.savefig
+
+    @functools.cache
+    def dot(metadata):
+        file = io.BytesIO()
+        savefig(Figure((0.1, 0.1)), file, format="png", metadata=dict(metadata))
+        return file.getvalue()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
-        patch.setattr(Figure, "savefig", save_dot)
-        patch.setattr(training, "curves", write_dot)
-        yield
+        patch.setattr(Figure, "savefig", lambda fig, file, metadata=None, **options: file.write(
+            dot(tuple((metadata or {}).items()))))
+        patch.setattr(training, "curves", lambda histories, path, *_: path.write_bytes(b"none"))
+        yield savefig
 
 
 @pytest.fixture
-def drawn(monkeypatch):
+def drawn(monkeypatch, savefig):
     """Draws figures, but for the curves of a run, for tests that look at them."""
-    monkeypatch.setattr(Figure, "savefig", SAVEFIG)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", savefig)
 
 
 def gradients(model, x):

@@ -36,7 +36,7 @@ def encoder(name, dtype=np.float32, **changes):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_gradients(name):
     report = minifpt.gradcheck(encoder(name, np.float64), (normal(2, 9, 8),), elementwise=0,
-                               directions=2)
+                               directions=1, far=None)
     assert report, str(report)
 
 
@@ -82,10 +82,10 @@ def test_the_last_tokens_alone_are_those_of_all(name):
 
 @pytest.mark.parametrize("kind", ["bert", "t5", "longformer:6"])
 def test_a_frozen_random_trunk_learns_bit_xor(kind):
-    task = minifpt.tasks.get("bit-xor", n=3)
+    task = minifpt.tasks.get("bit-xor", n=2)
     model = minifpt.FPT.for_task(task, f"random:{kind}:1x4x32@1.41", dropout=0.0)
     before = {name: p.data.copy() for name, p in model.named_parameters()}
-    history = minifpt.train(model, task, steps=250, lr=1e-2, batch_size=32, eval_every=250,
+    history = minifpt.train(model, task, steps=150, lr=1e-2, batch_size=32, eval_every=150,
                             schedule="constant", warmup=0, progress=False)
     assert history[-1]["test_accuracy"] == 1
     for name, p in model.named_parameters():

@@ -23,7 +23,7 @@ from minifpt.files import data
 from minifpt.files.runs import DIVERGED
 
 MODEL = "random:1x2x8"
-SMALL = {"steps": 4, "batch_size": 2}
+SMALL = {"steps": 4, "batch_size": 2, "test_examples": 8}
 HUGE = 1e38                                               # a learning rate
 
 

@@ -19,6 +19,7 @@ from benchmarks.tasks import Few
 from benchmarks.words import word
 from minifpt import tasks
 from minifpt.experiments import compare, reproduce
+from minifpt.trunks import get
 from minifpt.trunks.names import TrunkSpec
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -178,13 +179,17 @@ def test_the_steps_of_lesson_22_are_the_measured_ones():
 # ---------------------------------------------------------------------------- studies
 
 
-def test_the_tables_of_our_own_have_arms_and_tasks_that_can_be_made():
-    for name, table in studies.STUDIES.items():
+def test_the_tables_have_arms_and_tasks_that_can_be_made():
+    for name, table in (reproduce.TABLES | studies.STUDIES).items():
         labels = [arm.full_label() for arm in table.arms]
         titles = [column.title or tasks.get(column.task, **column.options).name
                   for column in table.columns]
         assert len({*labels}) == len(labels) and len({*titles}) == len(titles), name
+        assert {*table.paper} <= {*itertools.product(labels, titles)}, name
+        assert table.shows.endswith(".") and "\n" not in table.shows
         assert all(TrunkSpec.parse(arm.model) for arm in table.arms), name
+    for model in {arm.model for table in reproduce.TABLES.values() for arm in table.arms}:
+        assert get(model) is not None
     settings = [*itertools.chain(*why.STUDIES.values())]
     assert all(tasks.task_class(task) for task in {setting["task"] for setting in settings})
     names = {why.name_of(setting["trunk"], setting["angle"]) for setting in settings}
@@ -208,7 +213,8 @@ def test_tables_that_share_a_folder_agree_on_its_runs():
 
 def test_a_sweep_of_short_runs_grows_until_its_best_rate_is_within(tmp_path, monkeypatch):
     monkeypatch.setattr(compare.Cell, "best_rate", lambda cell, sweep: min(max(sweep), 1e-2))
-    column = compare.Column("bit-xor", {}, {"steps": 4, "batch_size": 2}, "xor-long")
+    column = compare.Column("bit-xor", {}, {"steps": 4, "batch_size": 2, "test_examples": 8},
+                            "xor-long")
     arms = [sweeps.LongArm("random:1x2x8", seeds=1), compare.Arm("random:1x1x8")]
     grid = sweeps.grid(tmp_path, [column], arms, range(2), (1e-3, 3e-3), 0.5, progress=False)
     tried, runs = grid.sweeps["xor-long"].values(), grid.results["xor-long"].values()

@@ -43,7 +43,7 @@ def gpt2():
 # ----------------------------------------------------------------------------- bytes
 
 
-@given(st.text())
+@given(st.text(st.sampled_from("a \n\0é漢\u2028\U0001f642")))
 def test_bytes_survive_encoding_and_decoding(text):
     t = Bytes()
     ids = t.encode(text)

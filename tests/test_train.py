@@ -114,8 +114,8 @@ def poison(task, model, step, name, value):
 
 def test_bit_xor_is_learnt():
     task = BitXOR(n=2)
-    _, history = go(model=build(task, "full", dropout=0.0), task=task, steps=400, batch_size=32,
-                    lr=1e-2, eval_every=50, test_examples=64)
+    _, history = go(model=build(task, "full", dropout=0.0), task=task, steps=200, batch_size=32,
+                    lr=1e-2, eval_every=25, test_examples=64)
     assert history["train_loss"][0] > 0.3 and history["test_loss"][-1] < 0.1
     assert history["test_accuracy"][-1] > 0.95
 
@@ -357,11 +357,26 @@ def stopped(tmp_path):
     return tmp_path / "run"
 
 
+def altered(change):
+    """A model of whose trunk something is changed."""
+    model = build(BitXOR(n=2))
+    change(model.trunk)
+    return model
+
+
 @pytest.mark.parametrize("kw, message", [
     ({"lr": 2e-3}, "lr = 0.003, not 0.002"), ({"seed": 1}, "seed = 0, not 1"),
     ({"steps": 20}, "steps = 24, not 20"), ({"schedule": "cosine"}, "schedule"),
     ({"test_examples": 9}, "test_examples"), ({"config": {"model": "b"}}, "model = None, not b"),
-    ({"task": BitXOR(n=3), "model": build(BitXOR(n=3))}, "options")])
+    ({"task": BitXOR(n=3), "model": build(BitXOR(n=3))}, "options"),
+    *(({"model": build(BitXOR(n=2), **kw)}, "other frozen weights") for kw in (
+        {"seed": 1}, {"freeze": "attn"}, {"dtype": np.float64})),
+    *(({"model": altered(change)}, "other layers or settings of the model, such as heads, dropout")
+      for change in (lambda trunk: setattr(trunk.h[1].attn, "n_head", 4),
+                     lambda trunk: setattr(trunk.h[0].mlp.act, "name", "relu"),
+                     lambda trunk: setattr(trunk.h[0].attn, "dropout", 0.5))),
+    ({"model": altered(lambda trunk: setattr(trunk.h[0].ln_1.weight, "frozen_columns",
+                                             (slice(0, 16),)))}, "other frozen weights")])
 def test_resume_with_other_settings_is_refused(stopped, kw, message):
     refuse(stopped, ValueError, message, resume=True, **kw)
 
@@ -435,12 +450,6 @@ def test_a_checkpoint_of_another_run_is_refused(stopped, tmp_path):
     shutil.copy(tmp_path / "other" / "checkpoint.npz", stopped)
     refuse(stopped, ValueError, "checkpoint.npz: was written by a run with lr = 0.002, not 0.003",
            resume=True)
-
-
-@pytest.mark.parametrize("model", [
-    build(BitXOR(n=2), seed=1), build(BitXOR(n=2), "attn"), build(BitXOR(n=2), dtype=np.float64)])
-def test_resume_over_other_frozen_weights_is_refused(stopped, model):
-    refuse(stopped, ValueError, "other frozen weights", model=model, resume=True)
 
 
 @pytest.mark.parametrize("name", FILES[:2])
@@ -770,21 +779,3 @@ def test_resume_from_python_keeps_what_the_command_line_wrote(tmp_path):
         go(tmp_path / "r", build(task), task, steps=steps, resume=True)
     config = json.loads((tmp_path / "r/config.json").read_text())
     assert (config["steps"], config["model"], config["note"]) == (9, "random:1x2x16", "mine")
-
-
-OTHER_SETTINGS = "other layers or settings of the model, such as heads, dropout"
-
-
-@pytest.mark.parametrize("change, message", [
-    (lambda trunk: setattr(trunk.h[1].attn, "n_head", 4), OTHER_SETTINGS),
-    (lambda trunk: setattr(trunk.h[0].mlp.act, "name", "relu"), OTHER_SETTINGS),
-    (lambda trunk: setattr(trunk.h[0].attn, "dropout", 0.5), OTHER_SETTINGS),
-    (lambda trunk: setattr(trunk.h[0].ln_1.weight, "frozen_columns", (slice(0, 16),)),
-     "other frozen weights")])
-def test_resume_of_a_model_that_computes_something_else_is_refused(tmp_path, change, message):
-    task = BitXOR(n=2)
-    go(tmp_path / "r", build(task), task, steps=5)
-    other = build(task)
-    change(other.trunk)
-    with refused(message):
-        go(tmp_path / "r", other, task, steps=9, resume=True)

@@ -190,12 +190,3 @@ def test_a_folder_that_cannot_be_made_leaves_none_of_its_parents(tmp_path):
     with pytest.raises(OSError), runs.locked(tmp_path / "a" / "b" / ("x" * 300)):
         pass
     assert not [*tmp_path.iterdir()]
-
-
-def test_a_run_that_failed_leaves_no_folder_in_the_way_of_the_mended_file(fails):
-    write(TASK, draw="if size == 3: 1 / 0")
-    command = ["compare", "own.py:Task", "--models", SMALL, "--seeds", 2, "--batch-size", 3,
-               "--steps", 2, "--out", "g"]
-    assert "ZeroDivisionError" in fails(*command) and not Path("g").exists()
-    write(TASK)
-    assert cli.main(command) == 0

@@ -169,11 +169,11 @@ def interval(values):
     """Return the mean of paired differences and its 95 % interval by Student's t, as text.
 
     The interval assumes a normal distribution.  One value has no interval."""
-    from scipy.stats import t
+    from scipy.special import stdtrit  # scipy.stats takes a second to import
     mean, n = np.mean(values), len(values)
     if n == 1:
         return f"{mean:+.1f}"
-    half = t.ppf(0.975, n - 1) * np.std(values, ddof=1) / np.sqrt(n)
+    half = stdtrit(n - 1, 0.975) * np.std(values, ddof=1) / np.sqrt(n)
     return f"{mean:+.1f} ({mean - half:+.1f} to {mean + half:+.1f})"
 
 

@@ -1,5 +1,6 @@
 """One HTML file in which a frozen transformer trains live: ``minifpt playground``."""
 
+import functools
 import html
 import re
 
@@ -171,6 +172,7 @@ def reference_forms(trunk, rng):
             "eigenvalues": np.linalg.eigvalsh((m + m.T) / 2).tolist()}
 
 
+@functools.cache
 def heads_of(names=("minigpt-language", "minigpt-images", "minigpt-bits")):
     """Return for each shipped trunk how much its heads look for likeness: the traces of their
     forms, a list for each block, and mean and standard deviation of random heads."""
