@@ -9,7 +9,6 @@ is 95 %.  *page* is the model of the live page, run by its own JavaScript, which
 
 import base64
 import json
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -47,8 +46,7 @@ for (let seed = 0; seed < page.seeds; seed++) {
 
 def on_the_page(trunk):
     """Return the steps of each seed, by the page's JavaScript."""
-    html = playground.playground()
-    data = json.loads(re.search(r'<script[^>]*id="data"[^>]*>(.*?)</script>', html, re.S)[1])
+    data = playground.page_data()
     numbers, arrays = np.frombuffer(base64.b64decode(data["weights"]), "<f2").tolist(), {}
     for name, shape in data["trunk"]:
         size = int(np.prod(shape))

@@ -37,6 +37,16 @@ def playground(model=MODEL, task="bit-xor", tour=None):
     one_of("playground", "the task", task, TASKS)
     if tour is None and (model, task) == (MODEL, "bit-xor"):
         tour = 1
+    return fill("playground.html", {
+        "TITLE": "A transformer that trains in this page",
+        "DATA": to_json({"task": task, "tour": tour, **page_data(model)}),
+        "STYLE": read("playground.css"), "ENGINE": "".join(map(read, ENGINE)),
+        "WORKER": read("worker.js"),
+        "SCRIPT": "".join(map(read, PAGE))})
+
+
+def page_data(model=MODEL):
+    """Return what the page is told of a model, as a dictionary for JSON."""
     spec = trunks.TrunkSpec.parse(model)
     trunk = trunks.get(spec, 0, dropout=0.0, dtype=np.float64)
     check(spec.text, trunk)
@@ -49,7 +59,7 @@ def playground(model=MODEL, task="bit-xor", tour=None):
     config, tensors = weights.read(weights.find(spec.name)) if spec.kind == "weights" else ({}, {})
     if "wte.weight" in tensors and tensors["wte.weight"].shape[0] == 256:      # letters as bytes
         arrays["wte.weight"] = LanguageModel.from_pretrained(spec.name).wte.weight.data
-    data = {"version": __version__, "task": task, "tour": tour,
+    return {"version": __version__,
             "model": re.sub(r".*[/\\]", "", spec.text),  # without a folder of the user's
             "config": {key: getattr(trunk.config, key)
                        for key in ("n_layer", "n_head", "n_embd", "causal")},
@@ -61,11 +71,6 @@ def playground(model=MODEL, task="bit-xor", tour=None):
             "heads": heads_of(),
             "reference": reference(trunk), "stations": stations(),
             "faults": faults()}
-    return fill("playground.html", {
-        "TITLE": "A transformer that trains in this page", "DATA": to_json(data),
-        "STYLE": read("playground.css"), "ENGINE": "".join(map(read, ENGINE)),
-        "WORKER": read("worker.js"),
-        "SCRIPT": "".join(map(read, PAGE))})
 
 
 def save(path, model=MODEL, task="bit-xor"):
