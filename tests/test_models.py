@@ -228,3 +228,14 @@ def test_a_trunk_refuses_wrong_shapes(build, name, shape, message):
         return
     with refused(message):
         trunk.forward(np.ones(shape))
+
+
+@pytest.mark.parametrize("name", ["random:1x2x8", "lstm:1x8", "random:llama:1x2x8",
+                                  "random:vit:1x2x8"])
+def test_the_last_norm_may_learn_alone(name):
+    trunk = minifpt.trunks.get(name)
+    trunk.freeze("only:ln_f.*")
+    y, cache = trunk.forward(rng().standard_normal((2, 3, 8)), need_dx=False)
+    assert trunk.backward(y, cache) is None
+    gradients = {key for key, p in trunk.named_parameters() if p.grad is not None}
+    assert gradients and all(key.startswith("ln_f.") for key in gradients)
