@@ -63,7 +63,11 @@ class LongTable(reproduce.Table):
     rates: tuple = (1e-3, 3e-3)
     share: float = 0.25
 
-    def grid(self, out, seeds, **options):
-        """Do the table's runs and return their ``tables.Grid``."""
-        return grid(out / "long", self.columns, self.arms, range(seeds), self.rates, self.share,
-                    **options)
+
+def grid_of(table, out, seeds, **options):
+    """Do as ``compare.grid_of``, also for a :class:`LongTable`."""
+    if not isinstance(table, LongTable):
+        return compare.grid(out, table.columns, table.arms, range(seeds), rates=table.rates,
+                            **options)
+    return grid(out / "long", table.columns, table.arms, range(seeds), table.rates, table.share,
+                **options)

@@ -8,9 +8,9 @@ import itertools
 import sys
 from dataclasses import replace
 
-from benchmarks.sweeps import LongTable, long_arm
+from benchmarks.sweeps import LongTable, grid_of, long_arm
 from minifpt import cli, tasks
-from minifpt.experiments import reproduce
+from minifpt.experiments import compare, reproduce
 from minifpt.experiments.compare import Arm, Column
 from minifpt.experiments.reproduce import (
     BITS,
@@ -174,7 +174,7 @@ ALL = reproduce.TABLES | STUDIES
 
 def main():
     """Run ``minifpt reproduce`` with these tables instead of the paper's."""
-    reproduce.TABLES = STUDIES
+    reproduce.TABLES, compare.grid_of = STUDIES, grid_of
     return cli.main(["reproduce", *sys.argv[1:]])
 
 

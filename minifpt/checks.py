@@ -91,9 +91,10 @@ def array(where, name, x, kinds="biuf"):
     return x
 
 
-def backward(where, dy, cache, dtype):
-    """Return ``dy`` in the model's dtype; check that there is a cache, and that ``dy`` has the
-    shape of forward's output, ``cache["shape"]``."""
+def incoming_gradient(where, dy, cache, dtype):
+    """Return ``dy``, the gradient with which a model's backward pass begins, in the model's dtype.
+    Raises ``ValueError`` unless there is a cache, and ``dy`` has the shape of forward's output,
+    ``cache["shape"]``."""
     if cache is None:
         raise ValueError(f"{where}: the cache is None: in the forward pass everything was frozen, "
                          "or it had a past; expected a cache with something to learn")
@@ -122,8 +123,9 @@ def flag(where, name, value):
     return bool(value)
 
 
-def dropout(where, p, train, rng):
-    """Return the dropout probability of a forward pass, 0 unless ``train``."""
+def active_dropout(where, p, train, rng):
+    """Return the dropout probability of a forward pass: ``p``, but 0 unless ``train``.  Raises
+    ``ValueError`` where dropout has no generator to draw from."""
     if not isinstance(train, bool):
         flag(where, "train", train)
     if train and p and not isinstance(rng, np.random.Generator):

@@ -23,10 +23,10 @@ import numpy as np
 
 from . import functional as F
 from .guards import same_shape
-from .machine import shared
+from .machine import share
 
-# These have no faster form: layers run the formulas.  Only the ids of an embedding are checked,
-# because they come from outside.
+# These have no faster form: layers run the formulas, which ``raw`` is without their guards.  Only
+# the ids of an embedding are checked, because they come from outside.
 embedding, embedding_backward = F.embedding, F.embedding_backward.raw
 bias, bias_backward = F.bias.raw, F.bias_backward.raw
 positions, positions_backward = F.positions.raw, F.positions_backward.raw
@@ -109,7 +109,7 @@ def large_product(a, b, offset, parts):
         np.matmul(a[i], b[:, j], out=y[i, j])
         if offset is not None:
             y[i, j] += offset[j]
-    shared(part, [slice(*ends[i:i + 2]) for i in range(parts)])
+    share(part, [slice(*ends[i:i + 2]) for i in range(parts)])
     return y
 
 
@@ -143,7 +143,7 @@ def linear_backward(dy, cache):
     if dy.shape != shape:                                 # a call only where it is refused
         same_shape(dy, shape)
     rows = dy.reshape(-1, w.shape[1])
-    _, wt = TRANSPOSES.get().get(id(w)) or (w, w.T)
+    _, wt = TRANSPOSES.get().get(id(w)) or (w, w.T)       # a contiguous one where it is kept
     dx = product(rows, wt).reshape(*dy.shape[:-1], len(w)) if need[0] else None
     dw = product(x.reshape(-1, len(w)).T, rows) if need[1] else None
     return dx, dw, rows.sum(axis=0) if need[2] else None
@@ -279,7 +279,7 @@ def _in_pieces(part, *arrays):
         part(*arrays)
     else:
         flat = [a.reshape(-1) for a in arrays]
-        shared(lambda piece: part(*(a[piece] for a in flat)), _even(flat[0].size, 1, MAX_PIECE))
+        share(lambda piece: part(*(a[piece] for a in flat)), _even(flat[0].size, 1, MAX_PIECE))
 
 
 # ------------------------------------------------------------------------ attention
@@ -340,7 +340,7 @@ def _tiled_attention(qkv, n_head, p, rng, causal, bias=None):  # noqa: F811
                 s *= masks[n][piece]
                 total *= 1.0 - p
             np.divide(s @ v[*piece, :n_keys], total, out=heads[*piece, i:j])
-    shared(part, _pieces(B, H, T))
+    share(part, _pieces(B, H, T))
     return y, TiledAttentionCache(qkv, n_head, causal, tops, totals, masks, p, bias)
 
 
@@ -385,7 +385,7 @@ def attention_backward(dy, cache):
                 dvp[..., :n_keys, :] += dvt
         dk[piece], dv[piece] = dkp, dvp
     if bias is None:
-        shared(part, pieces)
+        share(part, pieces)
         return dqkv
     for piece in pieces:                                  # in order: they add to one dbias
         part(piece)

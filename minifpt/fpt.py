@@ -8,17 +8,17 @@ import io
 import math
 import os
 import textwrap
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from . import checks, parallel
+from . import adapters, checks, parallel, tasks, trunks
 from . import fast as ops
 from .files import export
 from .freeze import GROUPS, FreezeMask, trained_parts
 from .layers import Layer, Linear, learns, setting
 from .machine import single_threaded_blas
+from .trunks import TrunkSpec, forms
 from .trunks.base import Trunk, check_trunk
 
 
@@ -104,9 +104,6 @@ class FPT(Layer):
 
         Raises ``ValueError`` or ``FileNotFoundError`` for unknown names.
         """
-        from . import adapters, tasks  # these import the core
-        from .trunks import factory, forms
-        from .trunks.names import TrunkSpec
         task = tasks.get(task) if isinstance(task, str) else task
         if not all(hasattr(task, part) for part in ("input_dim", "output_dim", "output_tokens")):
             raise ValueError(f"FPT: the task is {checks.brief(task)}, expected a task or its name")
@@ -115,7 +112,7 @@ class FPT(Layer):
         is_name = isinstance(model, (str, os.PathLike, TrunkSpec))
         mask, spec = FreezeMask.parse(freeze), TrunkSpec.parse(model) if is_name else None
         dropout = tasks.defaults_of(task)["dropout"] if dropout is None else dropout
-        trunk = factory.get(spec, seed, dropout) if spec else model
+        trunk = trunks.get(spec, seed, dropout) if spec else model
         fpt = cls(trunk, task.input_dim, task.output_dim, task.output_tokens, seed)
         tokens = checks.whole("FPT", "tokens", getattr(task, "tokens", 0), 0)
         if start is not None:
@@ -126,11 +123,10 @@ class FPT(Layer):
         fpt.built |= {"tokens": tokens, "start": start, "adapt": adapt}
         if spec:
             fpt.built |= {"model": spec.text, "dropout": dropout}
-        if hasattr(fpt.trunk, "add_positions") and hasattr(fpt.trunk, "wpe") and (
-                fpt.trunk.wpe.weight.trainable):
-            if tokens > fpt.trunk.config.n_positions:     # the new ones are trained like the others
-                fpt.built["n_positions"] = tokens
-                fpt.trunk.add_positions(tokens, seed)
+        if (hasattr(trunk, "add_positions") and setting(trunk.config, "positions")
+                and trunk.wpe.weight.trainable and tokens > trunk.config.n_positions):
+            fpt.built["n_positions"] = tokens             # the new ones are trained like the others
+            trunk.add_positions(tokens, seed)
         return fpt
 
     def freeze(self, mask: FreezeMask | str) -> None:
@@ -146,7 +142,7 @@ class FPT(Layer):
         """
         x = self._checked(x)
         input_learns, cache = self.input.learns(), {}
-        p = checks.dropout("FPT", setting(self.trunk.config, "dropout"), train, rng)
+        p = checks.active_dropout("FPT", setting(self.trunk.config, "dropout"), train, rng)
         x, cache["input"] = self.input.forward(x)         # (B, T, C)
         x, cache["dropout"] = ops.dropout(x, p, rng)      # the paper's; the trunk has its own
         hidden, cache["trunk"] = self._through_trunk(x, train, rng, input_learns)
@@ -157,6 +153,7 @@ class FPT(Layer):
         # Only what backward reads stays in the cache.
         if not input_learns:
             cache["input"] = cache["dropout"] = None
+            # A trunk of the user's own may be no Layer, and have no learns().
             if not any(learns(p) for _, p in self.trunk.named_parameters()):
                 cache["trunk"] = None
         return logits, cache if cache["trunk"] is not None or self.output.learns() else None
@@ -173,28 +170,15 @@ class FPT(Layer):
         if not is_pair or hidden.shape not in shapes or hidden.dtype != x.dtype:
             raise ValueError("FPT: the trunk's forward must return a pair: hidden, of shape "
                              f"{x.shape} and dtype {x.dtype}, and its cache; got "
-                             f"{checks.kind_of(hidden)}{self._place_of_other_dtype(x)}")
+                             f"{checks.kind_of(hidden)}")
         return pair
-
-    def _place_of_other_dtype(self, x):
-        """Return text that names the first layer of the trunk whose output has another dtype than
-        x, or ""."""
-        from .tracing import trace
-        outputs = {}
-        with suppress(Exception), trace(self.trunk) as t:
-            outputs = t.outputs
-            self.trunk.forward(x)
-        for name, y in outputs.items():
-            if name and getattr(y, "dtype", x.dtype) != x.dtype:
-                return f"; the first layer that returns {y.dtype} is {name}: cast its factors"
-        return ""
 
     def _checked(self, x):
         """Return x, numbers in the trunk's dtype.  Raises ``ValueError`` where x does not fit."""
         is_ids = checks.array("FPT", "x", x).dtype.kind in "iu"
         input_dim = len(self.input.weight.data)
         if is_ids:
-            fits, expected = x.ndim == 2, "(B, T)"
+            fits, expected = x.ndim == 2, "(B, T), as integers are ids"
         else:
             fits, expected = x.ndim == 3 and x.shape[2] == input_dim, f"(B, T, {input_dim})"
         if not fits:
@@ -207,7 +191,7 @@ class FPT(Layer):
     @single_threaded_blas
     def backward(self, dlogits: np.ndarray, cache: Any) -> None:
         """dlogits (B, output_tokens, output_dim) -> None; fills the trainable ``.grad``."""
-        dlogits = checks.backward("FPT", dlogits, cache, self.trunk.dtype)
+        dlogits = checks.incoming_gradient("FPT", dlogits, cache, self.trunk.dtype)
         dy = self.output.backward(dlogits, cache["output"])
         if cache["trunk"] is None:
             return

@@ -9,7 +9,7 @@ import numpy as np
 from . import checks, layers
 from . import fast as ops
 from .files import export, weights
-from .machine import shared, single_threaded_blas
+from .machine import share, single_threaded_blas
 from .progress import progress_bar
 
 
@@ -84,7 +84,7 @@ class GPT2(layers.Layer):
                                c.activation_function) for _ in range(c.n_layer)]
         self.ln_f = layers.LayerNorm(c.n_embd, c.layer_norm_epsilon, dtype)
         if seed is not None:                              # the matrices are drawn on all cores
-            shared(lambda pair: layers.draw(*pair, seed, c),
+            share(lambda pair: layers.draw_weights(*pair, seed, c),
                    [(n, p) for n, p in self.named_parameters() if p.data.ndim == 2])
 
     from_pretrained = classmethod(weights.load)           # (name, dtype, dropout) -> a model
@@ -100,7 +100,7 @@ class GPT2(layers.Layer):
         if checks.whole("add_positions", "n", n) > len(old):
             self.config = replace(c, n_positions=n)
             self.wpe.weight.data = np.empty((n, c.n_embd), self.dtype)
-            layers.draw("wpe.weight", self.wpe.weight, seed, c)
+            layers.draw_weights("wpe.weight", self.wpe.weight, seed, c)
             self.wpe.weight.data[:len(old)] = old
 
     @single_threaded_blas
@@ -115,8 +115,8 @@ class GPT2(layers.Layer):
         the keys and values of the tokens before these; those of these tokens are appended.  It is
         for inference, with :meth:`all_frozen`.
         """
-        start = layers.tokens_before("GPT2", self.config, x, past)      # also checks x
-        p = checks.dropout("GPT2", self.config.dropout, train, rng)
+        start = layers.check_tokens("GPT2", self.config, x, past)      # tokens before these
+        p = checks.active_dropout("GPT2", self.config.dropout, train, rng)
         x, cache = x.astype(self.dtype, copy=False), {}
         x, cache["wpe"] = self.wpe.forward(x, start)
         x, cache["dropout"] = ops.dropout(x, p, rng)
@@ -131,7 +131,7 @@ class GPT2(layers.Layer):
     @single_threaded_blas
     def backward(self, dy, cache):
         """dy with the shape of y -> dx (B, T, C), or ``None`` if nothing from wpe down learns."""
-        dy = checks.backward("GPT2", dy, cache, self.dtype)
+        dy = checks.incoming_gradient("GPT2", dy, cache, self.dtype)
         dy = self.ln_f.backward(dy, cache["ln_f"])
         dy = layers.blocks_backward(self.h, dy, cache["h"])
         if cache["wpe"] is None:
@@ -157,7 +157,7 @@ class LanguageModel(layers.Layer):
         self.wte = layers.Embedding(self.config.vocab_size, self.config.n_embd, self.dtype)
         self.lm_head = layers.Unembedding(self.wte.weight)
         if seed is not None:
-            layers.draw("wte.weight", self.wte.weight, seed, self.config)
+            layers.draw_weights("wte.weight", self.wte.weight, seed, self.config)
 
     from_pretrained = classmethod(weights.load)           # (name, dtype, dropout) -> a model
     save = export.save                                    # (path, dtype, **provenance)
@@ -177,7 +177,7 @@ class LanguageModel(layers.Layer):
     @single_threaded_blas
     def backward(self, dlogits, cache):
         """dlogits (B, T, V) -> None; the gradients of the table's two uses add up."""
-        dlogits = checks.backward("LanguageModel", dlogits, cache, self.dtype)
+        dlogits = checks.incoming_gradient("LanguageModel", dlogits, cache, self.dtype)
         dy = self.lm_head.backward(dlogits, cache["lm_head"])
         if cache["trunk"] is None:
             return

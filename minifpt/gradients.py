@@ -180,6 +180,9 @@ class _Check:
                   for name, x in zip(names, inputs, strict=True)}
         self.checked = {n: x.astype(np.float64) for n, x in arrays.items() if x.dtype.kind == "f"}
         self.inputs = arrays | self.checked
+        if not self.inputs:
+            raise ValueError("gradcheck: got no inputs, expected arrays behind the functions or "
+                             "the layer, without their names")
         if not any(x.size for x in self.checked.values()):
             raise ValueError("gradcheck: no input has a gradient to check: all hold integers or "
                              "are empty, expected floating-point numbers, such as x.astype(float)")
@@ -213,6 +216,8 @@ class _Check:
         for name in self.checked:
             if self.far is not None and name not in self.parameters and not self.failed():
                 self.look_far(name)
+        self.notes += [f"the gradient of {name} is {dtype}, not float64, and its rounding may hide "
+                       "small errors" for name, dtype in self.rounded.items()]
         self.notes += [f"{name} was not checked: its gradient is None"
                        for name in self.checked if name not in self.errors]
         errors = {name: error for name, (error, *_) in self.errors.items()}
@@ -287,8 +292,11 @@ class _Check:
                     grad) > self.checked[name].size else ""
                 raise ValueError(f"gradcheck: the gradient of {name} has shape {np.shape(grad)}, "
                                  f"expected {shape}{hint}")
-        return {name: _array(f"the gradient of {name}", grad, "an array of x's shape").astype(
-            np.float64) for name, grad in grads.items()}
+        grads = {name: _array(f"the gradient of {name}", grad, "an array of x's shape")
+                 for name, grad in grads.items()}
+        self.rounded = {name: grad.dtype for name, grad in grads.items()
+                        if grad.dtype.kind == "f" and grad.dtype.itemsize < 8}
+        return {name: grad.astype(np.float64) for name, grad in grads.items()}
 
     def look(self, directions, elementwise, far=False, where=""):
         """Compare all gradients at the inputs as they are; add to ``errors`` and ``notes``."""

@@ -53,7 +53,7 @@ class Parameter:
             grad = grad.copy()
         for columns in self.frozen_columns:
             grad[..., columns] = 0.0
-        part = PART_GRADS.get()
+        part = PART_GRADS.get()                           # of a part of a batch, see ``parallel``
         # In place it would change another parameter that was given the same array.
         if part is not None:
             part[self] = part[self] + grad if self in part else grad
@@ -99,7 +99,7 @@ def generator(seed, name):
     return np.random.default_rng([checks.seed(name, seed), zlib.crc32(name.encode())])
 
 
-def draw(name, p, seed, config):
+def draw_weights(name, p, seed, config):
     """Fill a parameter with random numbers as GPT-2 does."""
     std, residual = config.initializer_range, ("c_proj.weight", "o_proj.weight", "down_proj.weight")
     if name.endswith(residual) and config.scaled_residual_init:   # writes into the residual stream
@@ -231,6 +231,7 @@ class Linear(Layer):
 
     def forward(self, x):
         """x (..., n_in) -> y (..., n_out)."""
+        # Which gradients backward computes: of x, of the weight, of the bias.
         need = True, self.weight.trainable, self.bias.trainable
         return ops.linear(x, self.weight.data, self.bias.data, need)
 
@@ -245,10 +246,10 @@ class Linear(Layer):
 class LayerNorm(Layer):
     """Layer normalisation of the last axis, with the scale ``weight`` (n,) and ``bias`` (n,)."""
 
-    def __init__(self, n, eps=1e-5, dtype=np.float32, group="ln"):
+    def __init__(self, n, eps=1e-5, dtype=np.float32):
         check_sizes(self, n=n)
-        self.weight = Parameter(np.ones(n, dtype), group)
-        self.bias = Parameter(np.zeros(n, dtype), group)
+        self.weight = Parameter(np.ones(n, dtype), "ln")
+        self.bias = Parameter(np.zeros(n, dtype), "ln")
         self.eps = eps
 
     def forward(self, x):
@@ -304,9 +305,9 @@ class Unembedding(Layer):
 class Positions(Layer):
     """Positional embeddings: each token plus the row of its position, ``weight`` (n, C)."""
 
-    def __init__(self, n, n_embd, dtype=np.float32, group="pos"):
+    def __init__(self, n, n_embd, dtype=np.float32):
         check_sizes(self, n=n, n_embd=n_embd)
-        self.weight = Parameter(np.zeros((n, n_embd), dtype), group)
+        self.weight = Parameter(np.zeros((n, n_embd), dtype), "pos")
 
     def forward(self, x, start=0):
         """x (B, T, C), the first token at position ``start`` -> y (B, T, C)."""
@@ -366,9 +367,6 @@ class KeyValues:
         if self.k is None:
             self.k = np.empty((B, H, self.room, D), k.dtype)
             self.v = np.empty_like(self.k)
-        elif (H, D, k.dtype) != (*self.k.shape[1::2], self.k.dtype):
-            raise ValueError(f"KeyValues: {H} heads of {D} numbers, {k.dtype}, expected those of "
-                             f"one model, {self.k.shape[1]} of {self.k.shape[3]}, {self.k.dtype}")
         new = slice(self.n, self.n + T)
         self.k[:, :, new], self.v[:, :, new] = k, v
         self.n += T
@@ -480,6 +478,7 @@ class Block(Layer):
         """
         a, ln_1 = self.ln_1.forward(x)
         a, attn = self.attn.forward(a, train, rng, **reads)
+        # Where attention gave only the last tokens, only these of x go on.
         x, last = ops.last_tokens(x, a.shape[1]) if a.shape != x.shape else (x, None)
         x, _ = ops.residual(x, a)                         # x = x + attn(ln_1(x))
         m, ln_2 = self.ln_2.forward(x)
@@ -509,9 +508,12 @@ def setting(config, name):
     return getattr(config, name, OPTIONAL[name])
 
 
-def tokens_before(where, config, x, past=None):
-    """Return how many tokens ``past`` holds, 0 for ``None``.  Raises ``ValueError`` unless x is
-    (B, T, C), each block has its own :class:`KeyValues`, and all these tokens have a position."""
+def check_tokens(where, config, x, past=None):
+    """Check the tokens of a trunk's forward pass, and return how many stand before them in
+    ``past``, 0 for ``None``.
+
+    Raises ``ValueError`` unless x is (B, T, C), each block has its own :class:`KeyValues`, and all
+    tokens have a position."""
     if checks.array(where, "x", x).ndim != 3 or x.shape[2] != config.n_embd:
         raise ValueError(f"{where}: x has shape {x.shape}, expected (B, T, {config.n_embd})")
     all_kv = past if isinstance(past, (tuple, list)) else ()
@@ -536,8 +538,8 @@ def blocks_forward(blocks, x, keep, train, rng, past=None, last=None):
     learns is ``None``.  Each block gets its :class:`KeyValues` of ``past``, and the last one
     ``last``, how many tokens get an output."""
     caches = []
-    if last is not None:
-        checks.whole("forward", "last", last, most=x.shape[1])
+    if last is not None and (type(last) is not int or not 1 <= last <= x.shape[1]):
+        checks.whole("forward", "last", last, most=x.shape[1])     # a call only where it is refused
     for i, block in enumerate(blocks):
         reads = {"past": past[i]} if past else {}
         if last is not None and i == len(blocks) - 1:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from .checks import brief, gradient, number, whole
-from .machine import shared
+from .machine import share
 
 MAX_JOINED = 1 << 15         # smaller parameters are updated together, as one array
 BLOCK = 1 << 18              # numbers updated at once: they fit into a core's cache
@@ -44,7 +44,7 @@ class Adam:
         if self.weight_decay and any(getattr(p, "frozen_columns", ()) for p in self.parameters):
             raise ValueError("Adam: weight decay would change frozen columns, expected "
                              "weight_decay=0 or a mask of whole parameters")
-        small, pieces = [], []
+        small, pieces = [], []                            # updated as one array, and on all cores
         for i, p in enumerate(self.parameters):
             if p.grad is None:
                 continue
@@ -52,19 +52,19 @@ class Adam:
                 self.m[i], self.v[i] = np.zeros_like(p.data), np.zeros_like(p.data)
             if getattr(p.grad, "shape", None) != p.data.shape or p.grad.dtype != p.data.dtype:
                 gradient("Adam", p.grad, p.data.shape)
-            keep = 1 - self.lr * self.weight_decay if p.data.ndim > 1 else 1.0
+            shrink = 1 - self.lr * self.weight_decay if p.data.ndim > 1 else 1.0
             arrays = p.data, p.grad, self.m[i], self.v[i]
-            if p.data.size < MAX_JOINED and keep == 1:
+            if p.data.size < MAX_JOINED and shrink == 1:
                 small.append(i)
             elif not all(a.flags.c_contiguous for a in arrays):
-                pieces.append((arrays, keep))
+                pieces.append((arrays, shrink))
             else:
                 flat = [a.reshape(-1) for a in arrays]
-                pieces += [([a[n:n + BLOCK] for a in flat], keep)
+                pieces += [([a[n:n + BLOCK] for a in flat], shrink)
                            for n in range(0, p.data.size, BLOCK)]
         self.t += 1                                       # not of a step that was refused
         self._update_joined(small)
-        shared(lambda piece: self._update(*piece), pieces)
+        share(lambda piece: self._update(*piece), pieces)
 
     def _update_joined(self, small):
         """Update small parameters as one flat array.
@@ -86,9 +86,9 @@ class Adam:
             self.m[i], self.v[i] = m[here].reshape(shape), v[here].reshape(shape)
             start += p.data.size
 
-    def _update(self, arrays, keep=1.0):
+    def _update(self, arrays, shrink=1.0):
         """Apply the formula in place, to arrays that fit into a core's cache; x is multiplied by
-        ``keep`` first."""
+        ``shrink`` first."""
         x, g, m, v = arrays
         b1, b2 = self.betas
         m *= b1
@@ -97,8 +97,8 @@ class Adam:
         update = (1 - b2) * g
         update *= g
         v += update
-        if keep != 1.0:
-            x *= keep
+        if shrink != 1.0:                                 # weight decay
+            x *= shrink
         np.sqrt(v, out=update)
         update *= 1 / math.sqrt(1 - b2 ** self.t)
         update += self.eps

@@ -49,8 +49,8 @@ def forward(model, x, **options):
     if len(parts) == 1:
         return model.forward(x, **options)
     rng = options.pop("rng", None)
-    rngs = [rng, *(rng and np.random.Generator(rng.bit_generator.jumped(i))
-                   for i in range(1, len(parts)))]
+    rngs = [rng] * len(parts) if rng is None else [rng, *(
+        np.random.Generator(rng.bit_generator.jumped(i)) for i in range(1, len(parts)))]
     pairs = in_parts(lambda i: model.forward(x[parts[i]], rng=rngs[i], **options), len(parts))
     logits, caches = zip(*pairs, strict=True)
     return np.concatenate(logits), PartsCache(parts, caches)
@@ -80,5 +80,5 @@ def in_parts(run, n):
     def part(i):
         with machine.one_core if n >= machine.cores() else nullcontext():
             results[i] = run(i)
-    machine.shared(part, range(n))
+    machine.share(part, range(n))
     return results

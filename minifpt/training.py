@@ -87,7 +87,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     resume            continue from the checkpoint in ``out``, to the same bits as a run without
                       interruption.  With more steps than before, the row of the old last step
                       stays, and the next row's training loss counts from there.  Refused if the
-                      settings, the data, the model or a task's loss or accuracy have changed.
+                      settings, the data, the model or a task's loss or accuracy have changed, or
+                      if a task does not draw from its generator alone.
     checkpoint_every  steps between checkpoints.
     until             the run ends once three tests in a row have reached this accuracy.  ``None``
                       is the task's own, such as 0.995 for bit XOR, unless ``steps`` is given: then
@@ -151,6 +152,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     out = Path(out)
     with locked(out):
         open_folder(out, resume, run)
+        if 0 < run.step < settings["steps"]:              # of a run that goes on
+            check_repeats(task)
         if (out / DIVERGED).exists():                     # written by a grid
             raise Diverged(read_text(out / DIVERGED))
         _loop(model, task, run, out, checkpoint_every, progress, stop, callback)
@@ -211,6 +214,16 @@ def first_look(model, task):
     if math.isfinite(pair[0]):                            # otherwise the caller raises Diverged
         check_accuracy(task, task.accuracy(logits, y))
     return x, float(pair[0])
+
+
+def check_repeats(task):
+    """Raise ``ValueError`` for a task that draws other examples from the same generator: it keeps
+    a place in its data, or a generator of its own, which a resumed run begins anew."""
+    first, again = (task.batch(np.random.default_rng(0), COMPARED, "train") for _ in range(2))
+    if not all(map(np.array_equal, first, again)):
+        raise ValueError(f"train: {task.name}: batch returns other examples for the same "
+                         "generator, so a resumed run would not see those of a whole one: draw "
+                         "from the generator alone, or begin a new run in another folder")
 
 
 def fingerprint(task=None, model=None):

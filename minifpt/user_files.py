@@ -10,7 +10,7 @@ from modulefinder import ModuleFinder
 from pathlib import Path
 
 from .files import one_line, read_bytes
-from .users import message, shown, users_code
+from .users import message, shown, suggestion, users_code
 
 USERS_OWN = re.compile(r"(?s)(.+\.py):([A-Za-z_]\w*)")
 
@@ -23,7 +23,8 @@ def load_object(text):
         raise FileNotFoundError(f"{text}: there is no file {path}")
     module = run_file(path.resolve(), read_bytes(path))
     if not callable(getattr(module, name, None)):
-        raise ValueError(f"{path}: it has no function or class '{name}'")
+        names = [key for key, value in vars(module).items() if callable(value)]
+        raise ValueError(f"{path}: it has no function or class '{name}'{suggestion(name, names)}")
     return getattr(module, name)
 
 

@@ -13,7 +13,7 @@ from conftest import refused
 import minifpt
 from minifpt import cli
 from minifpt import functional as F
-from minifpt.experiments.convert import convert
+from minifpt.experiments.convert import import_weights as convert
 from minifpt.files import weights
 
 GOLDEN = Path(__file__).parent / "golden"

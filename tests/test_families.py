@@ -12,7 +12,7 @@ import minifpt
 from minifpt import cli, fast
 from minifpt import functional as F
 from minifpt.experiments import compare
-from minifpt.experiments.convert import convert
+from minifpt.experiments.convert import import_weights as convert
 from minifpt.files.families import read_config
 from minifpt.trunks.encoder import Encoder, EncoderConfig, buckets
 

@@ -210,11 +210,11 @@ def test_a_frozen_matrix_has_a_transpose_and_cannot_change():
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3])
-def test_shared_does_every_piece_once(cores):
+def test_share_does_every_piece_once(cores):
     for pieces in range(5):
         done = []
         with on(cores):
-            machine.shared(done.append, list(range(pieces)))
+            machine.share(done.append, list(range(pieces)))
         assert sorted(done) == list(range(pieces))
 
 
@@ -224,8 +224,8 @@ def test_a_worker_s_exception_comes_out(cores, bad):
     done = []
     with on(cores):
         with pytest.raises(ZeroDivisionError):
-            machine.shared(lambda i: 1 // (i - bad), [0, 1, 2, 3])
-        machine.shared(done.append, [0, 1])               # and the threads still work
+            machine.share(lambda i: 1 // (i - bad), [0, 1, 2, 3])
+        machine.share(done.append, [0, 1])                # and the threads still work
     assert sorted(done) == [0, 1]
 
 
@@ -233,11 +233,11 @@ def test_within_one_core_nothing_is_shared():
     """Within ``one_core`` nobody helps; a piece that shares its work does not wait for itself."""
     seen = []
     with on(3), machine.one_core:
-        machine.shared(lambda i: seen.append(threading.get_ident()), range(5))
+        machine.share(lambda i: seen.append(threading.get_ident()), range(5))
     assert seen == 5 * [threading.get_ident()]
     done = []
     with on(2):
-        machine.shared(lambda i: machine.shared(done.append, [i, i]), range(4))
+        machine.share(lambda i: machine.share(done.append, [i, i]), range(4))
     assert sorted(done) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
@@ -254,7 +254,7 @@ def test_after_an_interrupt_nothing_runs_on():
         time.sleep(0.02)
         begun.append("ended")
     with on(2), pytest.raises(KeyboardInterrupt):
-        machine.shared(work, range(50))
+        machine.share(work, range(50))
     assert "ended" in begun and len(begun) < 50
     n = len(begun)
     time.sleep(0.02)
@@ -337,7 +337,7 @@ def test_a_forked_child_starts_its_own_threads():
     def together():
         barrier = threading.Barrier(2, timeout=10)        # passed by two at once, or never
         with on(2):
-            machine.shared(lambda i: barrier.wait(), [0, 1])
+            machine.share(lambda i: barrier.wait(), [0, 1])
         return 0
     assert together() == 0
     child = os.fork()

@@ -249,6 +249,8 @@ PASSES = [
     ((square, square_backward, (normal(3),)), {}, ""),
     ((F.layer_norm, F.layer_norm_backward, NORM), {"eps": 0.3}, ""),
     ((Silent(), (X,)), {}, "x was not checked: its gradient is None"),
+    ((square, lambda dy, cache: np.float32(2 * dy * cache[0]), (X,)), {},
+     "the gradient of x is float32, not float64"),
     ((F.relu, F.relu_backward, (np.array([0.0, 1.0, -2.0]),)), {},
      r"x\[0\] is at a kink: below it the slope is"),
     ((F.relu, F.relu_backward, (np.zeros(3),)), {}, r"x\[0\] is at a kink"),
@@ -326,6 +328,7 @@ GATE = Gate()
          "two backward passes of one cache, after another forward pass, must give one gradient"),
         ((Gate(), X), "expected a function and its backward pass, or a layer, with named.*"
          r"layer.backward, and a class that keeps its cache is lambda \*x"),
+        ((square, square_backward), "got no inputs, expected arrays behind the functions"),
         ((square, square_backward, X[:0]), "no input has a gradient .* or are empty"),
         ((lambda x: (x[:0], x), lambda dy, x: 0 * x, X), "the output is empty"),
         ((lambda x: (x, x, x), square_backward, X), "several outputs are"),

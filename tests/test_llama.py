@@ -9,6 +9,7 @@ from conftest import refused
 import minifpt
 from minifpt import cli, trunks
 from minifpt import functional as F
+from minifpt.experiments.convert import import_weights
 from minifpt.files import families, weights
 from minifpt.layers import KeyValues
 from minifpt.trunks import Llama, LlamaConfig, LlamaLM
@@ -96,6 +97,19 @@ def test_weights_are_read_back(tmp_path, changes, file):
     assert isinstance(trunk, Llama) and trunk.config.dropout == 0.25
     with refused("GPT-2|gpt2"):
         minifpt.GPT2.from_pretrained(tmp_path / file)
+
+
+def test_a_llama_without_a_head_is_converted_as_a_trunk(tmp_path):
+    """Transformers' LlamaModel, whose config says that its table is not tied."""
+    lm = LlamaLM(config(), seed=2)
+    lm.save(tmp_path / "a")
+    settings = json.loads((tmp_path / "a" / "config.json").read_text())
+    (tmp_path / "a" / "config.json").write_text(
+        json.dumps(settings | {"tie_word_embeddings": False}))
+    trunk = trunks.get(str(import_weights(tmp_path / "a", tmp_path / "b.npz", "float32")))
+    for (name, p), (_, q) in zip(lm.trunk.named_parameters(), trunk.named_parameters(),
+                                 strict=True):
+        assert np.array_equal(p.data, q.data), name
 
 
 @pytest.mark.parametrize("change, says", [

@@ -9,7 +9,6 @@ from conftest import refused
 
 import minifpt
 from minifpt import cli
-from minifpt.experiments import compare
 from minifpt.user_files import load_object
 
 TRUNK = '''
@@ -123,39 +122,6 @@ def test_load_reads_the_runs_of_the_commands(scale, command, folder):
     if "scale" in command:
         with refused("the run was made with other code in a file of your own"):
             minifpt.load(folder)
-
-
-def as_before(run, model):
-    """Write a run's settings as they were before names of random trunks changed."""
-    def before(settings):
-        settings["model"] = settings["built"]["model"] = model
-        del settings["format"]
-        return settings
-    path = run / "config.json"
-    path.write_text(json.dumps(before(json.loads(path.read_text()))))
-    with np.load(run / "checkpoint.npz") as file:
-        arrays = dict(file)
-    state = json.loads(str(arrays["state"]))
-    before(state["settings"])
-    np.savez(run / "checkpoint.npz", **arrays | {"state": np.array(json.dumps(state))})
-
-
-@pytest.mark.parametrize("before, now, other", [
-    ("random:1x2x8", "random:1x2x8@gpt2", "random:1x2x8"),
-    ("random:1x2x8@paper", "random:1x2x8", "random:1x2x8@gpt2"),
-    ("minigpt-tiny+attn=random:2x2x32,qk=60", "minigpt-tiny+attn=random:2x2x32@gpt2,qk=60",
-     "minigpt-tiny+attn=random:2x2x32,qk=60"),
-    ("random:1x2x8@1.41", "random:1x2x8@1.41", "random:1x2x8")])
-def test_a_run_says_what_its_random_weights_were_before_they_were_renamed(
-        tmp_path, before, now, other):
-    run, options = tmp_path / "run", QUICK | {"schedule": "constant"}
-    model, _ = compare.run(XOR, now, run, **options)
-    as_before(run, before)
-    assert predicts_the_same(model, run).run["model"] == now
-    with refused("run has model = .*: choose another folder"):
-        compare.run(XOR, other, run, resume=True, **options | {"steps": 5})
-    compare.run(XOR, now, run, resume=True, **options | {"steps": 5})
-    assert minifpt.load(run).run["model"] == now
 
 
 def test_a_wrong_gradient_of_a_loss_is_named_at_the_start(tmp_path, monkeypatch, capsys):

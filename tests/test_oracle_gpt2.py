@@ -16,7 +16,7 @@ import pytest
 
 import minifpt
 from minifpt import functional as F
-from minifpt.experiments.convert import convert
+from minifpt.experiments.convert import import_weights as convert
 from minifpt.files import huggingface
 from minifpt.files.weights import by_gpt2_name
 from minifpt.gpt2 import SHAPES
@@ -178,8 +178,8 @@ def test_the_hub_itself(folder, there):
         make(**SMALL).save_pretrained(repo / "snapshots" / ("5e3a" * 10))
         (repo / "refs").mkdir()
         (repo / "refs" / "main").write_text("5e3a" * 10)
-    code = ("from minifpt import GPT2\nfrom minifpt.experiments.convert import convert\n"
-            "try:\n    print(convert('gpt2'))\n"
+    code = ("from minifpt import GPT2\nfrom minifpt.experiments.convert import import_weights\n"
+            "try:\n    print(import_weights('gpt2'))\n"
             "    print(GPT2.from_pretrained('gpt2').config.n_embd)\n"
             "except FileNotFoundError as e: print('refused:', e)")
     env = os.environ | {"HF_HUB_OFFLINE": "1"} | dict.fromkeys(("HF_HOME", "XDG_CACHE_HOME"),

@@ -12,7 +12,6 @@ import minifpt
 from minifpt import cli
 from minifpt.experiments import compare, pretrain, tables
 from minifpt.files import outputs, plots
-from minifpt.reports import report
 from minifpt.viewer import steps
 
 TINY = "--n 3 --model random:1x2x16 --steps 4 --batch-size 2"
@@ -130,7 +129,7 @@ def test_a_place_that_cannot_be_written_is_refused_first(here, refused, monkeypa
         Path(f"folder{ending_}").mkdir()
     if ending == "/":
         Path("folder").write_text("")
-    for module, name in ((report, "read_run"), (steps, "of_task"), (compare, "perform")):
+    for module, name in ((steps, "of_task"), (compare, "perform")):
         monkeypatch.setattr(module, name, lambda *args, **options: pytest.fail("computes"))
     monkeypatch.setattr("minifpt.experiments.runs.read_run", None)
     refused(f"{line} {place.format(ending)}")

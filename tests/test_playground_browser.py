@@ -469,6 +469,17 @@ def test_the_verdicts_follow_the_run(tour):
     assert "the page set a3 to" in act(tour, 2)           # it says so
 
 
+def test_a_bit_whose_line_can_be_seen_is_set_before_training(tour):
+    """With a 0 at a3 b3 looks elsewhere, which is what the station denies."""
+    go_to(tour, 5)
+    tour.evaluate("example.bits[2] && flip(2)")
+    act(tour)
+    assert tour.evaluate("example.bits[2]") == 1
+    assert tour.locator("#looking").inner_text().count("a3 ") > 2
+    act(tour, 1)
+    assert "block 1, head 1 a3" not in tour.locator("#looking").inner_text()
+
+
 def test_the_check_waits_until_it_is_asked_for(tour):
     go_to(tour, 11)
     tour.get_by_role("button", name="It learns, but more slowly").click()
@@ -554,6 +565,9 @@ def test_what_one_starts_stays_in_sight_on_a_small_screen(visit, width):
     for station in range(1, 13):
         go_to(page, station)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, station
+        page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        end, bar = (page.locator(part).bounding_box() for part in ("footer p", "#bar"))
+        assert not bar or end["y"] + end["height"] <= bar["y"], station
     go_to(page, 4)
     page.wait_for_timeout(200)
     page.evaluate("scrollTo(0, 900)")

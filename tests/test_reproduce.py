@@ -8,7 +8,7 @@ from test_plots import png_size
 
 from benchmarks.grids import read_rows
 from minifpt import cli, tasks
-from minifpt.experiments import reproduce
+from minifpt.experiments import compare, reproduce
 from minifpt.experiments.compare import Arm, Column
 from minifpt.experiments.reproduce import TABLES, Table
 from minifpt.experiments.tables import Grid
@@ -29,6 +29,12 @@ def tiny(monkeypatch):
     return table
 
 
+def run(name, out, seeds=1, only=None, rates=None):
+    """Run a table, or some tasks of it, as the command does, and return its text."""
+    return compare.reproduce(name, reproduce.table_of(name, only, rates), out, seeds,
+                             progress=False)
+
+
 def test_every_table_has_arms_and_tasks_that_can_be_made():
     models = set()
     for name, table in TABLES.items():
@@ -44,7 +50,7 @@ def test_every_table_has_arms_and_tasks_that_can_be_made():
 
 
 def test_a_table_is_written_and_read_again(tiny, tmp_path):
-    text = reproduce.reproduce("small", tmp_path, seeds=2, progress=False)
+    text = run("small", tmp_path, seeds=2)
     result = read_rows(tmp_path / "small.csv")
     assert tiny.text(result) == text and text in (tmp_path / "small.md").read_text()
     lines = text.splitlines()
@@ -52,7 +58,7 @@ def test_a_table_is_written_and_read_again(tiny, tmp_path):
     assert "; paper 99.5 |" in lines[3] and "paper" not in lines[2]
     assert "2 seeds, lr 0.01" in text or "2 seeds, lr 0.001" in text
     given = tmp_path / "given"                            # such rates replace an arm's own, too
-    reproduce.reproduce("small", given, rates=[0.02], only=["bit-xor"], seeds=1, progress=False)
+    run("small", given, rates=[0.02], only=["bit-xor"])
     assert {p.parent.name for p in (given / "choice").rglob("1000")} == {"0.02"}
     assert png_size(tmp_path / "small.png")
     assert result.seeds == [0, 1]
@@ -68,11 +74,11 @@ def test_a_table_is_written_and_read_again(tiny, tmp_path):
 
 
 def test_runs_are_shared_between_tables(tiny, tmp_path, monkeypatch):
-    reproduce.reproduce("small", tmp_path, only=["bit-xor"], seeds=1, progress=False)
+    run("small", tmp_path, only=["bit-xor"])
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("metrics.csv")}
     monkeypatch.setitem(TABLES, "other", Table(
         "Other.", tiny.columns[:1], tiny.arms[:1], rates=tiny.rates, cell=reproduce.steps_to))
-    text = reproduce.reproduce("other", tmp_path, seeds=1, progress=False)
+    text = run("other", tmp_path)
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("metrics.csv")} == before
     assert text.count("\n") == 2
 

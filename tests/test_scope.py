@@ -3,10 +3,9 @@
 import re
 
 import minifpt
-from minifpt import adapters, cli, tasks
+from minifpt import adapters, cli, tasks, trunks
 from minifpt.cli import options
 from minifpt.experiments import pretrain
-from minifpt.trunks import factory
 
 COMMANDS = """train playground info summary plan steps report attention gradcheck compare reproduce
     pretrain convert generate perplexity lessons new check""".split()
@@ -33,7 +32,7 @@ def test_the_tasks_adapters_and_sources_of_weights_are_these():
 
 def test_the_kinds_of_trunks_are_these():
     assert re.findall(r"(?m)^ {4}(\S.*?)(?=  )", options.TRUNKS) == TRUNKS
-    assert sorted(kind.__name__ for kind, *_ in factory.CLASSES.values()) == CLASSES
+    assert sorted(kind.__name__ for kind, *_ in trunks.CLASSES.values()) == CLASSES
 
 
 def test_the_public_names_are_these_and_each_can_be_imported():

@@ -1,5 +1,6 @@
 """A training step to step through: what the file holds is what the step computed."""
 
+import ast
 import base64
 import copy
 import inspect
@@ -347,6 +348,19 @@ def test_a_break_survives_rewording():
             rewriting.rewrite(normalised, f"{pattern} -> 0")
 
 
+class Uncopied:
+    def __deepcopy__(self, memo):
+        raise AssertionError("a copy of another tree")
+
+
+def test_a_change_does_not_copy_what_a_notebook_puts_on_shared_nodes(monkeypatch):
+    """IPython's traceback gives each node its parent, and the tree of a whole file so hangs on
+    the ``ctx`` of every name in the process: a hint took longer than its 20 seconds."""
+    shared = ast.parse("x").body[0].value.ctx
+    monkeypatch.setattr(shared, "parent", Uncopied(), raising=False)
+    rewriting.rewrite(normalised, "_ * _1 -> _1 * _")
+
+
 def test_a_break_shows_the_lines_that_it_changes(model_and_steps):
     """By the numbers that the page shows beside its source."""
     _, steps = model_and_steps
@@ -553,6 +567,14 @@ def test_a_model_that_is_all_frozen_is_refused(task):
 
 
 # ---------------------------------------------------------------- the command
+
+
+def test_an_operation_is_first_described_in_words(model_and_steps):
+    """Before the docstring with its formula."""
+    for source in model_and_steps[1].data["sources"]:
+        words, docstring = source["doc"].split("\n\n", 1)
+        assert not {*words} & {*"`=@"}, words
+        assert docstring
 
 
 @pytest.fixture

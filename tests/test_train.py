@@ -419,9 +419,10 @@ def test_a_task_may_tell_its_own_fingerprint(tmp_path):
 
 def test_a_folder_of_an_older_version_is_refused(stopped):
     settings = json.loads((stopped / "config.json").read_text())
-    (stopped / "config.json").write_text(json.dumps(settings | {"fingerprint": None}))
-    refuse(stopped, ValueError, "or a run of an older version of minifpt: go on with that",
-           resume=True)
+    for key in "fingerprint", "format":
+        (stopped / "config.json").write_text(json.dumps(settings | {key: None}))
+        refuse(stopped, ValueError, "or a run of an older version of minifpt: go on with that",
+               resume=True)
 
 
 def test_a_checkpoint_of_another_run_is_refused(stopped, tmp_path):
@@ -452,6 +453,27 @@ def test_one_run_at_a_time_writes_into_a_folder(stopped):
         refuse(stopped, ValueError, "another run is writing there", resume=True)
         refuse(stopped, ValueError, "another run is writing there")
     go(stopped, resume=True)
+
+
+class InEpochs(BitXOR):
+    """Bit XOR with a fixed set of examples, in a new order in each epoch."""
+
+    def __init__(self, n):
+        super().__init__(n)
+        self.examples, self.order = super().batch(np.random.default_rng(0), 64, "train"), []
+
+    def batch(self, rng, size, split="train"):
+        self.order = [*self.order[size:]] or [*rng.permutation(64)]
+        return tuple(np.resize(a[self.order[:size]], (size, *a.shape[1:])) for a in self.examples)
+
+
+def test_a_task_that_keeps_its_place_is_trained_but_not_resumed(tmp_path):
+    """A resumed run would begin its epoch anew."""
+    go(tmp_path / "whole", task=InEpochs(n=2))
+    go(tmp_path / "run", task=InEpochs(n=2), callback=lambda run: run.step < 9)
+    with refused("bit-xor: batch returns other examples for the same generator"):
+        go(tmp_path / "run", task=InEpochs(n=2), resume=True)
+    go(tmp_path / "whole", task=InEpochs(n=2), resume=True)      # it has come to its end
 
 
 def test_resume_without_a_run_is_refused(tmp_path):

@@ -25,10 +25,10 @@ from tqdm import tqdm
 
 import minifpt
 from minifpt import functional as F
+from minifpt import trunks
 from minifpt.exercises import check
 from minifpt.exercises.lesson import bars, color, curves, figure, picture, reveal, show
 from minifpt.experiments import compare
-from minifpt.trunks import factory
 
 # %% [markdown]
 # ## The ladder
@@ -183,7 +183,7 @@ curves({f"after {150 * (i + 1)} steps": [[by_size[r][seed][i] for r in sizes]
 guess = ...                                               # a percentage
 
 # %%
-show(factory.mix)
+show(trunks.mix)
 STATISTICS = "statistics:minigpt-language"
 parts = {"random, too small": "random@gpt2",
          "too small, feed-forward matched": f"random@gpt2+mlp={STATISTICS}",

@@ -4,6 +4,7 @@ import argparse
 import errno
 import importlib
 import os
+import re
 import shlex
 import sys
 import traceback
@@ -105,6 +106,8 @@ def advice(flag, command):
              if not (action.dest.startswith("option:") and action.help is argparse.SUPPRESS)]
     if flag == "--task" and "--tasks" not in flags:
         return f" (a task stands alone: {command.prog} bit-xor)"
+    if "--rates" in flags and re.fullmatch(r"[\d.e+-]+", flag):
+        return " (several learning rates follow --rates)"
     return suggestion(flag, flags, {word: name for word, name in SYNONYMS.items() if name in flags})
 
 

@@ -3,22 +3,13 @@
 from pathlib import Path
 
 from ..experiments import compare as experiments
-from ..experiments import reproduce as reproducing
-from ..experiments.compare import Arm
+from ..experiments import reproduce as paper
+from ..experiments.tables import Arm
 from ..tasks import member, task_class
 from ..trunks.forms import STARTS
 from . import options as shared
 from .formatting import print_rows, say
-from .options import (
-    folder,
-    given_options,
-    option,
-    out_option,
-    run_options,
-    takes,
-    task_names,
-    whole,
-)
+from .options import option, takes
 
 SETTINGS = ("steps", "batch_size", "lr", "schedule", "dropout")
 
@@ -46,18 +37,19 @@ def executor_of(address):
     option("--start", nargs="+", choices=["drawn", *STARTS], default=["drawn"], metavar="START",
            help="starts of the input layer, each with every trunk: drawn, aligned, opposed "
                 "(default: drawn)"),
-    option("--seeds", type=whole, default=5, help="number of seeds (default: 5)"),
+    option("--seeds", type=shared.whole, default=5, help="number of seeds (default: 5)"),
     option("--first-seed", type=shared.seed, default=0, metavar="SEED",
            help="lowest seed (default: 0)"),
     option("--rates", type=float, nargs="+", default=(), metavar="LR", help=(
         "learning rates of a sweep for each trunk (default: none)")),
     option("--all-rates", action="store_true",
            help="run each of --rates with each seed (default: each trunk chooses one)"),
-    option("--choices", type=whole, default=experiments.CHOICES, metavar="SEEDS", help=(
+    option("--choices", type=shared.whole, default=experiments.CHOICES, metavar="SEEDS", help=(
         f"validation seeds used to choose the learning rate (default: {experiments.CHOICES})")),
     shared.WHERE,
-    *run_options(*SETTINGS),
-    out_option("folder to write", "runs/compare", type=folder, default=Path("runs/compare")),
+    *shared.run_options(*SETTINGS),
+    shared.out_option("folder to write", "runs/compare", type=shared.folder,
+                      default=Path("runs/compare")),
     epilog=shared.TRUNKS)
 def compare(args):
     if args.rates and args.lr is not None:
@@ -66,7 +58,7 @@ def compare(args):
         raise ValueError("compare: --choices is for --rates, among which it chooses")
     if args.all_rates and not args.rates:
         raise ValueError("compare: --all-rates needs --rates")
-    for name in task_names(args) if args.rates and not args.all_rates else ():
+    for name in shared.task_names(args) if args.rates and not args.all_rates else ():
         kind = task_class(name)
         if isinstance(kind, type) and "validation" not in member(kind, "splits"):
             say(f"{name} has no split 'validation': its learning rates are chosen on training "
@@ -76,11 +68,11 @@ def compare(args):
             for model in args.models for mask in args.freeze for adapter in args.adapt
             for start in args.start]
     text = experiments.compare(
-        args.out, task_names(args), arms,
+        args.out, shared.task_names(args), arms,
         range(args.first_seed, args.first_seed + args.seeds),
         rates=args.rates, all_rates=args.all_rates, choices=args.choices, jobs=args.jobs,
         executor=executor_of(args.dask), task_options=shared.task_options_of(args),
-        options=given_options(args, *SETTINGS))
+        options=shared.given_options(args, *SETTINGS))
     say(text)
     if args.seeds > 1:
         say("In brackets after an accuracy: the lowest and the highest of its seeds.")
@@ -95,20 +87,20 @@ def compare(args):
 
 @takes(
     option("name", nargs="?", metavar="NAME",
-           help=f"{', '.join(reproducing.TABLES)} (default: list them)"),
+           help=f"{', '.join(paper.TABLES)} (default: list them)"),
     option("--tasks", nargs="+", metavar="TASK", dest="only",
            help="train only these tasks (default: the table's)"),
-    option("--seeds", type=whole, default=5, help="number of seeds (default: 5)"),
+    option("--seeds", type=shared.whole, default=5, help="number of seeds (default: 5)"),
     option("--rates", type=float, nargs="+", metavar="LR",
            help="learning rates of the sweep (default: the table's)"),
     shared.WHERE,
-    out_option("folder of all tables and runs", "runs/reproduce", type=folder,
-               default=Path("runs/reproduce")))
+    shared.out_option("folder of all tables and runs", "runs/reproduce", type=shared.folder,
+                      default=Path("runs/reproduce")))
 def reproduce(args):
     if args.name is None:
-        print_rows({name: table.shows for name, table in reproducing.TABLES.items()})
+        print_rows({name: table.shows for name, table in paper.TABLES.items()})
     else:
-        say(reproducing.reproduce(args.name, args.out, only=args.only, seeds=args.seeds,
-                                  rates=args.rates, jobs=args.jobs,
+        table = paper.table_of(args.name, args.only, args.rates)
+        say(experiments.reproduce(args.name, table, args.out, args.seeds, jobs=args.jobs,
                                   executor=executor_of(args.dask)))
         print(f"{args.out}: {args.name}.md {args.name}.csv {args.name}.png")

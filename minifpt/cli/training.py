@@ -15,17 +15,7 @@ from ..gradients import gradcheck
 from ..training import train as training
 from . import options as shared
 from .formatting import print_rows, say
-from .options import (
-    folder,
-    given_options,
-    make_task,
-    option,
-    out_option,
-    path,
-    run_options,
-    takes,
-    whole,
-)
+from .options import option, takes
 
 SOLVED = 0.95                                             # accuracy at which a task is solved
 
@@ -67,25 +57,25 @@ def wrong_loss(task):
 
 @takes(
     shared.TASKS, shared.MODEL, shared.FREEZE,
-    *run_options("steps", "batch_size", "lr", "until",
-                 until="the task's own, 0.995 for bit-xor, unless --steps is given"),
+    *shared.run_options("steps", "batch_size", "lr", "until",
+                        until="the task's own, 0.995 for bit-xor, unless --steps is given"),
     shared.SEED,
-    out_option("the run's folder", "a new runs/TASK", type=folder, metavar="FOLDER"),
+    shared.out_option("the run's folder", "a new runs/TASK", type=shared.folder, metavar="FOLDER"),
     option("--resume", action="store_true",
            help="continue the run in --out, or the task's newest run"),
     *shared.rare(
         shared.ADAPT, shared.START,
-        *run_options("schedule", "dropout", "clip", "warmup", "eval_every", "test_examples",
-                     clip="1", eval_every="100", test_examples="256, in the last all"),
-        option("--checkpoint-every", type=whole, default=500, metavar="N",
+        *shared.run_options("schedule", "dropout", "clip", "warmup", "eval_every", "test_examples",
+                            clip="1", eval_every="100", test_examples="256, in the last all"),
+        option("--checkpoint-every", type=shared.whole, default=500, metavar="N",
                help="steps between checkpoints (default: 500)"),
-        option("--functional", type=path, metavar="FILE",
+        option("--functional", type=shared.path, metavar="FILE",
                help="run your functions from a file by 'minifpt new'"),
         option("--skip-check", action="store_true",
                help="train even if a function of that file is wrong")),
     epilog=shared.TRUNKS)
 def train(args):
-    task = make_task(args)
+    task = shared.make_task(args)
     out = args.out = args.out or (newest_folder if args.resume else new_folder)(task.name)
     if args.skip_check and not args.functional:
         raise ValueError("train: --skip-check needs --functional FILE")
@@ -93,7 +83,7 @@ def train(args):
     if ".py:" in name and not args.resume and (message := wrong_loss(task)):
         print(f"{name}: the gradient of its loss is wrong: {message} (docs/guide/task.md: check "
               "it)", file=sys.stderr)
-    settings = given_options(args, *shared.RUN)
+    settings = shared.given_options(args, *shared.RUN)
     if args.test_examples is not None:
         settings["last_test"] = args.test_examples
     with own.using(args.functional, args.skip_check) if args.functional else nullcontext() as mine:
@@ -133,10 +123,10 @@ def train(args):
 
 @takes(
     shared.TASKS, shared.MODEL, shared.FREEZE, shared.ADAPT,
-    *run_options("steps", "batch_size", "dropout"), epilog=shared.TRUNKS)
+    *shared.run_options("steps", "batch_size", "dropout"), epilog=shared.TRUNKS)
 def plan(args):
-    task = make_task(args)
-    options = tasks.defaults_of(task) | given_options(args, "steps", "batch_size", "dropout")
+    task = shared.make_task(args)
+    options = tasks.defaults_of(task) | shared.given_options(args, "steps", "batch_size", "dropout")
     steps, batch = options["steps"], options["batch_size"]
     if steps < 1:
         raise ValueError(f"plan: steps is {steps}, expected at least 1")

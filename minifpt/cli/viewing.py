@@ -13,24 +13,15 @@ from ..experiments import runs as run_folders
 from ..files import outputs
 from ..fpt import FPT
 from ..gpt2 import GPT2, GPT2Config, LanguageModel
-from ..layers import tokens_before
+from ..layers import check_tokens
 from ..reports import attention as attention_maps
 from ..reports import report as reporting
 from ..trunks.lstm import LSTM, LSTMConfig
 from ..viewer import playground as playing
 from ..viewer import steps as stepping
 from . import options as shared
-from .formatting import say
-from .options import (
-    given_options,
-    make_task,
-    option,
-    out_option,
-    path,
-    run_options,
-    takes,
-    whole,
-)
+from .formatting import aligned, say
+from .options import option, takes
 
 
 @takes(
@@ -39,17 +30,23 @@ from .options import (
     option("task", nargs="?", metavar="TASK", choices=playing.TASKS, default=playing.TASKS[0],
            help=f"first task of the page: {', '.join(playing.TASKS)} (default: "
                 f"{playing.TASKS[0]})"),
-    out_option("page to write", "playground.html", type=path, default=Path("playground.html"),
-               metavar="FILE"),
+    shared.out_option("page to write", "playground.html", type=shared.path,
+                      default=Path("playground.html"), metavar="FILE"),
     shared.OPEN)
 def playground(args):
     with showing(args, args.out):
         playing.save(args.out, args.model, args.task)
 
 
+def read(folder):
+    """Return a run's folder, its task, its ``Run``, and its model before the first step."""
+    task, run = run_folders.read_run(folder)
+    return folder, task, run, run_folders.at_start(folder, run.settings)
+
+
 def page_option(default):
     """Return the option for the page that a command writes."""
-    return out_option("page to write", default, "--html", type=path, metavar="FILE")
+    return shared.out_option("page to write", default, "--html", type=shared.path, metavar="FILE")
 
 
 @contextmanager
@@ -66,10 +63,10 @@ def showing(args, page):
 @takes(shared.TASKS, shared.MODEL, shared.FREEZE, shared.ADAPT, epilog=shared.TRUNKS, description=(
     "Show a model's parameter groups and which are trained, for bit-xor unless a TASK is given."))
 def summary(args):
-    task = make_task(args, "bit-xor")
+    task = shared.make_task(args, "bit-xor")
     model = FPT.for_task(task, args.model, args.freeze, adapt=args.adapt)
     config = model.trunk.config                           # raises as a forward pass would
-    tokens_before("summary", config, np.empty((1, task.tokens, config.n_embd)))
+    check_tokens("summary", config, np.empty((1, task.tokens, config.n_embd)))
     say(f"{args.model} on {task.name}: in {task.tokens} x {task.input_dim}, "
           f"out {task.output_tokens} x {task.output_dim} (tokens x numbers)\n"
           f"{model.summary(task.tokens)}")
@@ -77,20 +74,20 @@ def summary(args):
 
 @takes(
     shared.TASKS, shared.MODEL, shared.FREEZE, shared.ADAPT,
-    *run_options("batch_size", "lr", "dropout"), shared.SEED,
+    *shared.run_options("batch_size", "lr", "dropout"), shared.SEED,
     page_option("TASK-step.html"),
     option("--differences", type=int, default=60, metavar="N",
            help="finite differences to compute (default: 60)"),
     shared.OPEN,
     epilog=shared.TRUNKS)
 def steps(args):
-    task = make_task(args)
+    task = shared.make_task(args)
     name = re.sub(r"[^\w.,-]", "-", task.name).lstrip(".")    # as a file's name
     out = args.out or Path(f"{name}-step.html")
     outputs.check(out, stepping.KIND)
     page = stepping.of_task(task, args.model, freeze=args.freeze, adapt=args.adapt, seed=args.seed,
                             differences=args.differences,
-                            **given_options(args, "batch_size", "lr", "dropout"))
+                            **shared.given_options(args, "batch_size", "lr", "dropout"))
     with showing(args, out):
         page.save(out)
     before, after = page.data["losses"]
@@ -99,34 +96,32 @@ def steps(args):
 
 
 @takes(
-    option("run_folder", type=path, metavar="RUN", help="a run's folder"),
+    option("run_folder", type=shared.path, metavar="RUN", help="a run's folder"),
     page_option("RUN/report.html"),
     shared.OPEN)
 def report(args):
     page = args.out or args.run_folder / "report.html"
+    if args.run_folder.is_dir():                          # else the default has no folder either
+        outputs.check(page, reporting.KIND)
     with showing(args, page):
-        reporting.report(args.run_folder, page)
+        reporting.report(*read(args.run_folder), page)
 
 
 @takes(
-    option("runs", nargs="+", type=path, metavar="RUN", help="folders of runs"),
-    option("--examples", type=whole, default=64, metavar="N",
+    option("runs", nargs="+", type=shared.path, metavar="RUN", help="folders of runs"),
+    option("--examples", type=shared.whole, default=64, metavar="N",
            help="test examples to average over (default: 64)"),
-    out_option("a .png file", "attention.png in the first run's folder", type=path))
+    shared.out_option("a .png file", "attention.png in the first run's folder", type=shared.path))
 def attention(args):
     out = args.out or args.runs[0] / "attention.png"
     attention_maps.check_place(out)                       # before any run is read
-    runs = []
-    for folder in args.runs:
-        task, run = run_folders.read_run(folder)
-        runs.append((folder, task, run, run_folders.at_start(folder, run.settings)))
-    table = attention_maps.attention(runs, out, args.examples)
-    say(table)
-    if "where needed" in table:
+    head, *rows = attention_maps.attention([*map(read, args.runs)], out, args.examples)
+    print(aligned([head, *rows]))
+    if "where needed" in head:
         say("where needed: share of attention on the tokens that the answer needs, mean of all "
             "maps; best map: the largest share (layer.head); if even: the share if attention were "
             "spread evenly")
-    if "moved" in table:
+    if "moved" in head:
         say("moved: share of attention that training moved, mean of all maps; most: the map with "
             "the largest")
     print(out)

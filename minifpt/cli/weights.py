@@ -9,23 +9,15 @@ import numpy as np
 from .. import __version__, machine, trunks
 from ..experiments import convert as converting
 from ..experiments import pretrain as pretraining
-from ..files import cache_folder, read_text, tokenizer, weights
+from ..experiments import runs as run_folders
+from ..files import cache_folder, huggingface, read_text, tokenizer, weights
 from ..files.huggingface import HUB
+from . import options as shared
 from .formatting import print_rows, say
-from .options import (
-    MODEL_NAME,
-    SEED,
-    given_options,
-    option,
-    out_option,
-    path,
-    run_options,
-    takes,
-    whole,
-)
+from .options import option, takes
 
-LANGUAGE_MODEL = option("--model", default=MODEL_NAME, metavar="NAME|PATH",
-                        help=f"a language model (default: {MODEL_NAME})")
+LANGUAGE_MODEL = option("--model", default=shared.MODEL_NAME, metavar="NAME|PATH",
+                        help=f"a language model (default: {shared.MODEL_NAME})")
 
 
 @takes()
@@ -47,27 +39,27 @@ def info(args):
 
 @takes(
     option("source", choices=pretraining.SOURCES, metavar="SOURCE",
-           help=", ".join(f"{k} ({v.words})" for k, v in pretraining.SOURCES.items())),
+           help=", ".join(f"{name} ({words})" for name, words in weights.PRETRAINED_ON.items())),
     option("--text", nargs="+", metavar="FILE|FOLDER",
            help="for language, masked: text files or folders of *.txt"),
     option("--data", metavar="FOLDER",
            help="for images, vision: folder of MNIST's files (default: MINIFPT_DATA)"),
     option("--shape", metavar="BxHxC",
            help="blocks x heads x channels, or with bert: and the like (default: 6x4x128)"),
-    option("--tokens", type=whole, help="tokens in a passage, at most 256 (default: 256)"),
-    out_option("weight file to write, beside a folder with its run", "minigpt-SOURCE.npz",
-               type=path),
-    *run_options("steps", "batch_size", "lr", default="the source's"),
-    SEED,
+    option("--tokens", type=shared.whole, help="tokens in a passage, at most 256 (default: 256)"),
+    shared.out_option("weight file to write, beside a folder with its run", "minigpt-SOURCE.npz",
+                      type=shared.path),
+    *shared.run_options("steps", "batch_size", "lr", default="the source's"),
+    shared.SEED,
     option("--resume", action="store_true", help="continue from the last checkpoint"))
 def pretrain(args):
     out = pretraining.weight_file(args.out or f"minigpt-{args.source}")
     last = pretraining.pretrain(args.source, out, shape=args.shape, tokens=args.tokens,
                                 text=args.text, data=args.data, seed=args.seed,
                                 resume=args.resume,
-                                **given_options(args, "steps", "batch_size", "lr"))[-1]
+                                **shared.given_options(args, "steps", "batch_size", "lr"))[-1]
     say(f"{out}: {last['test_loss']:.3f} nats, {100 * last['test_accuracy']:.1f} % accuracy on "
-        f"held-out data, {pretraining.SOURCES[args.source].words}")
+        f"held-out data, {weights.PRETRAINED_ON[args.source]}")
 
 
 @takes(
@@ -76,13 +68,30 @@ def pretrain(args):
                 "a run"),
     option("--dtype", choices=["float16", "float32"],
            help="precision (default: float16 for an .npz file, float32 for a folder)"),
-    out_option("weight file, or for a run or our weights a folder for Transformers",
-               "in the user's cache folder", type=path),
+    shared.out_option("weight file, or for a run or our weights a folder for Transformers",
+                      "in the user's cache folder", type=shared.path),
     option("--dropout", type=float, help="dropout of the model (default: the source's)"),
     option("--revision", metavar="COMMIT",
            help="a commit, tag or branch of the hub id (default: the newest)"))
 def convert(args):
-    out = converting.convert(args.source, args.out, args.dtype, args.dropout, args.revision)
+    source, out, dtype = args.source, args.out, args.dtype
+    is_saved = huggingface.is_checkpoint(source)          # by Transformers
+    is_run = not is_saved and (Path(source) / "checkpoint.npz").is_file()
+    is_ours = not is_saved and (out is None or out.suffix != ".npz") and (
+        source.endswith(".npz") or source in {*weights.available()} - {*HUB}
+        or out is not None and source in weights.available())
+    if not (is_run or is_ours):
+        out = converting.import_weights(source, out, dtype, args.dropout, args.revision)
+    elif args.dropout is not None or args.revision is not None:
+        raise ValueError("convert: --dropout and --revision are for weights that Transformers "
+                         f"saved, not for {source}")
+    elif out is None:
+        raise ValueError(f"convert: {source} needs --out, the folder to write"
+                         + ", or an .npz file" * is_run)
+    elif is_run:
+        converting.export_run(run_folders.load(source), source, out, dtype)
+    else:
+        converting.export_weights(source, out, dtype)
     say(f"{out}: {' '.join(sorted(path.name for path in out.iterdir()))}" if out.is_dir() else out)
 
 
@@ -95,14 +104,14 @@ def load_with_tokenizer(model):
 @takes(
     option("prompt", nargs="?", default="It was ", help="text to continue (default: 'It was ')"),
     LANGUAGE_MODEL,
-    option("--tokens", type=whole, default=200, help="tokens to write (default: 200)"),
+    option("--tokens", type=shared.whole, default=200, help="tokens to write (default: 200)"),
     option("--temperature", type=float, default=0.8,
            help="0 takes the most likely token (default: 0.8)"),
-    option("--top-k", type=whole, help="draw only from the k most likely (default: all)"),
+    option("--top-k", type=shared.whole, help="draw only from the k most likely (default: all)"),
     option("--top-p", type=float,
            help="draw from the fewest tokens of this probability (default: all)"),
     option("--stop", metavar="TEXT", help="end behind this text (default: after --tokens)"),
-    SEED)
+    shared.SEED)
 def generate(args):
     if not args.prompt:
         raise ValueError("generate: the prompt is empty, expected a text to continue")
@@ -121,9 +130,9 @@ def generate(args):
 
 
 @takes(
-    option("file", type=path, metavar="FILE", help="a text file, UTF-8"),
+    option("file", type=shared.path, metavar="FILE", help="a text file, UTF-8"),
     LANGUAGE_MODEL,
-    option("--stride", type=whole, help="tokens between windows (default: half a window)"))
+    option("--stride", type=shared.whole, help="tokens between windows (default: half a window)"))
 def perplexity(args):
     lm, words = load_with_tokenizer(args.model)
     if not args.file.exists():

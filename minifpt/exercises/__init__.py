@@ -37,6 +37,7 @@ from .rewriting import rewrite
 EXERCISES = {}                                            # name -> Exercise
 PASSED, WRONG, NOT_WRITTEN = "passed", "not right yet", "not answered yet"
 SECONDS = 20                                              # limit of one function
+SMALLEST = 1e-30                                          # smaller numbers are rounding alone
 DRAWS = 3                                                 # how often each is drawn anew
 SHORT = {*"a add all an at do in it no not of one the two you".split()}
 
@@ -424,7 +425,8 @@ def _shape_hint(shape, expected, is_tuple):
 
 def _same(a, b, rtol):
     """Return whether numbers, arrays, texts or tuples of them are equal up to ``rtol`` of b's
-    largest entry.  For a tuple, an array or a list of texts in b, a may have any of them."""
+    largest entry, or of 1 where that is below ``SMALLEST``.  For a tuple, an array or a list of
+    texts in b, a may have any of them."""
     if isinstance(a, str) or isinstance(b, str):
         return isinstance(a, str) and isinstance(b, str) and a == b
     if isinstance(b, tuple) or isinstance(b, list) and not _is_numeric(b):
@@ -439,7 +441,8 @@ def _same(a, b, rtol):
     if a.shape != b.shape:
         return False
     finite = b[np.isfinite(b)]
-    scale = (float(np.abs(finite).max()) if finite.size else 0.0) or 1.0
+    scale = float(np.abs(finite).max()) if finite.size else 0.0
+    scale = scale if scale > SMALLEST else 1.0
     with np.errstate(invalid="ignore"):                   # inf - inf
         return bool(((np.abs(a - b) <= rtol * scale) | (a == b) | (a != a) & (b != b)).all())
 

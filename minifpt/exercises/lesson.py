@@ -11,14 +11,14 @@ import io
 import itertools
 import json
 import numbers
+import sys
 import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 
-from ..files import plots, save_text
-from ..files.weights import PACKAGE
+from ..files import PACKAGE, plots, save_text
 
 # The same colours in every lesson: color.trained and color.frozen for parts of a model,
 # color.language, .bits, .images, .statistics and .random for where frozen weights are from,
@@ -46,7 +46,8 @@ def shown(obj, first="", last=None):
     stop = None if last is None else next(
         i for i, row in enumerate(rows) if i >= start and last in row) + 1
     source = textwrap.dedent("\n".join(rows[start:stop]))
-    where = obj.__module__.replace(".", "/") + ".py"
+    file = Path(sys.modules[obj.__module__].__file__)
+    where = file.relative_to(PACKAGE.parent).as_posix()
     return {"text/markdown": f"`{where}`\n```python\n{source}\n```",
             "text/plain": f"# {where}\n{source}"}
 

@@ -168,6 +168,8 @@ MISTAKES = {
             "scores + causal_mask(*_, scores.dtype) -> "
             "scores * np.tril(np.ones(scores.shape[-2:]))",
         "past is not heeded: its keys and values stand before these": "past is not None -> False",
+        "bias is not heeded: add it to the scores, or do without this argument, which only a T5's "
+        "attention needs": "bias is not None -> False",
         "the probabilities are not dropped out": "dropout(_, p, rng) -> dropout(_, 0.0, rng)"},
     "attention_backward": {
         "dQ and dK are exchanged": "dq, dk, dv = _ -> dk, dq, dv = _",

@@ -62,7 +62,8 @@ def far(op, rng):
             "softmax": [((large,), {})], "log_sum_exp": [((large,), {})],
             "cross_entropy": [((large, large.argmin(axis=-1)), {})],
             "attention": [((n((2, 3, 18)),), {"n_head": 2, "past": (n((2, 2, 4, 3)),
-                                                                  n((2, 2, 4, 3)))})],
+                                                                  n((2, 2, 4, 3)))}),
+                          ((n((2, 4, 18)),), {"n_head": 2, "bias": n((2, 4, 4))})],
             }.get(op, [])
 
 
@@ -121,6 +122,8 @@ def y_of(result):
 
 def in_float32(arrays):
     """Return float64 arrays as float32, the others as they are."""
+    if isinstance(arrays, dict):
+        return dict(zip(arrays, in_float32(arrays.values()), strict=True))
     return [a.astype(np.float32) if getattr(a, "dtype", None) == np.float64 else a for a in arrays]
 
 
@@ -137,7 +140,10 @@ def are_float32(values, names):
 def forward(op, mine, rng):
     """Yield the cases of a forward pass.  Raises :class:`Wrong` if the library's functions cannot
     stand in for those that belong to it and are not written."""
+    known = inspect.signature(mine[op]).parameters        # attention may have no bias
     for inputs, options, about in questions(op, rng):
+        if "bias" in options and "bias" not in known:
+            continue
         zero = op == "dropout" and not options["p"]       # draws nothing
         if zero:
             inputs, options = (*inputs, 0.0, None), {}
@@ -146,7 +152,8 @@ def forward(op, mine, rng):
         yield Case(inputs, is_dropout(mine[op], *inputs, **options) if op == "dropout" and options
                    else None, about=about, **rest)
         if "past" not in options:
-            yield Case(tuple(in_float32(inputs)), lambda y: are_float32([y], ["y"]), **rest)
+            yield Case(tuple(in_float32(inputs)), lambda y: are_float32([y], ["y"]),
+                       **rest | {"options": in_float32(options)})
     if f"{op}_backward" not in mine and op != "residual":
         fits(mine, op, op, rng)
 
@@ -186,12 +193,13 @@ def learned(op, inputs):
 
 def gradients(op, inputs, result, need=None):
     """Return the gradients in a backward pass's result that ``need`` wants, and their names; those
-    of qkv are dq, dk and dv."""
+    of qkv are dq, dk and dv, with dbias behind them where the attention has a bias."""
     names = [f"d{n}" for n in learned(op, inputs)]
     if names == ["dqkv"] and result is not None and result is not ...:
-        if np.shape(result) != inputs[0].shape:
-            raise Wrong(f"dqkv has shape {np.shape(result)}, expected {inputs[0].shape}.")
-        return tuple(np.split(result, 3, axis=-1)), ["dq", "dk", "dv"]
+        dqkv, *dbias = result if isinstance(result, tuple) and len(result) == 2 else (result,)
+        if np.shape(dqkv) != inputs[0].shape:
+            raise Wrong(f"dqkv has shape {np.shape(dqkv)}, expected {inputs[0].shape}.")
+        return (*np.split(dqkv, 3, axis=-1), *dbias), ["dq", "dk", "dv", "dbias"][:3 + len(dbias)]
     values = result if len(names) > 1 else (result,)
     if not need or not isinstance(values, (tuple, list)):
         return values, names
@@ -276,8 +284,11 @@ def backward(op, mine, rng):
             where = f"Mend {op} first: it is wrong, and this was held against the library's. "
         except NotImplementedError:
             pass
-    calls = [call for call in questions(op, rng) if "past" not in call[1] and (
-        ahead is mine.get(op) or "need" not in call[1])]  # as it runs, beside the library's
+    is_mine = ahead is mine.get(op)
+    known = inspect.signature(ahead).parameters if is_mine else ()
+    calls = [call for call in questions(op, rng) if "past" not in call[1]
+             and (is_mine or "need" not in call[1])       # as it runs, beside the library's
+             and ("bias" not in call[1] or "bias" in known)]
     for call, other in zip(calls, [*calls[1:], calls[0]], strict=True):
         with_need = f"With need = {call[1].get('need')}: " * ("need" in call[1])
         yield from one_backward(mine, op, ahead, *call, other, where or with_need, rng)
@@ -310,7 +321,9 @@ def one_backward(mine, op, ahead, inputs, options, about, other, where, rng):
         if same(grads, right, 1e-6):
             return True
         if not isinstance(grads, (tuple, list)) or len(grads) != len(names):
-            raise Wrong(f"Return {len(names)} gradients: {', '.join(names)}.")
+            raise Wrong("Return (dqkv, dbias) where there is a bias, else dqkv alone."
+                        if op == "attention" else
+                        f"Return {len(names)} gradients: {', '.join(names)}.")
         shapes, expected = [*map(np.shape, grads)], [*map(np.shape, right)]
         if shapes != expected and sorted(shapes) == sorted(expected):
             raise Wrong(f"Return the gradients in the order of the inputs: {', '.join(names)}.")
@@ -343,7 +356,7 @@ def one_backward(mine, op, ahead, inputs, options, about, other, where, rng):
                     "reads its cache, not a global variable, and changes neither its cache nor a "
                     "weight.")
     if op != "residual":
-        _, cache = go_ahead(in_float32(inputs), options)
+        _, cache = go_ahead(in_float32(inputs), in_float32(options))
     yield Case(tuple(in_float32((dy, cache))), lambda grads: are_float32(grads, names), take=take,
                where=where)
 

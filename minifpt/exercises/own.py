@@ -50,7 +50,7 @@ INTRODUCTION = '''
 # cache is your own affair; until then the library's half reads yours, or yours the library's.
 #
 # ``dropout`` may draw its mask from rng in any way.  Write ``past`` in ``attention`` too: a model
-# that generates text passes it.
+# that generates text passes it.  Only a T5 passes ``bias``: you may leave that argument out.
 '''
 STUCK = """#
 # Stuck?  ``minifpt new OTHER.py``, without --bare, writes the formulas of the gradients too.  Their
@@ -265,21 +265,16 @@ def _running(reader, simple, mine, pair):
     ``functional``.  If only one of the ``pair`` is the reader's, the caches keep the values that
     any gradient reads."""
     name, signature = simple.__name__, inspect.signature(simple)
-    function = reader.functions[name] if mine else simple
-    known = inspect.signature(function).parameters        # an older file has fewer
+    function, need = reader.functions[name] if mine else simple, signature.parameters.get("need")
 
     @functools.wraps(function)
     def run(*args, **kwargs):
         bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
         arguments = bound.arguments
-        for argument, parameter in signature.parameters.items():
-            if argument not in known and arguments[argument] is parameter.default:
-                del arguments[argument]
         if isinstance(arguments.get("past"), layers.KeyValues):
             arguments["past"] = tracing.before(**arguments)
-        if "need" in arguments and any(pair) and not all(pair):
-            arguments["need"] = (True,) * len(arguments["need"])
+        if need and any(pair) and not all(pair):
+            arguments["need"] = (True,) * len(need.default)
         if mine:
             reader.calls[name] += 1
         try:
@@ -292,7 +287,8 @@ def _running(reader, simple, mine, pair):
             raise
         except Exception as e:
             if mine:
-                line = lines_of(e, getattr(inspect.unwrap(function), "__code__", None))[1]
+                code = getattr(inspect.unwrap(function), "__code__", None)
+                line = lines_of(e, code)[1] or getattr(code, "co_firstlineno", 0)
                 raise Raised(f"{reader.path}, line {line}: {name} raised {one_line(e)}") from e
             if not reader.calls:                             # nothing of the reader's has run yet
                 raise

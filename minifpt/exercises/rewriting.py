@@ -8,7 +8,6 @@ the pattern's names.
 
 import ast
 import builtins
-import copy
 import inspect
 import re
 import textwrap
@@ -71,6 +70,17 @@ def same(form, node, names, fixed, renames):
         for key in form._fields if key != "ctx")
 
 
+def copied(node):
+    """Return a copy of code, of its fields alone: all trees of a process share some nodes, and a
+    notebook that has shown an error has put the parents of another tree on these."""
+    if isinstance(node, list):
+        return [*map(copied, node)]
+    if not isinstance(node, ast.AST):
+        return node
+    fields = {key: copied(value) for key, value in ast.iter_fields(node)}
+    return ast.copy_location(type(node)(**fields), node)
+
+
 class Put(ast.NodeTransformer):
     """Puts new code at the places of a pattern; ``text`` is what becomes of one statement."""
 
@@ -80,7 +90,7 @@ class Put(ast.NodeTransformer):
     def visit(self, node):
         result = super().visit(node)
         if node in self.places:
-            result = [Named(self.places[node]).visit(s) for s in copy.deepcopy(self.new)]
+            result = [Named(self.places[node]).visit(s) for s in copied(self.new)]
             if isinstance(node, ast.expr):
                 result = result[0].value
                 if hasattr(node, "ctx"):                  # what is assigned to stays so
@@ -98,5 +108,5 @@ class Named(ast.NodeTransformer):
         self.names = names
 
     def visit_Name(self, node):
-        code = copy.deepcopy(self.names.get(node.id, node))
+        code = copied(self.names.get(node.id, node))
         return ast.Name(code.id, node.ctx) if isinstance(code, ast.Name) else code

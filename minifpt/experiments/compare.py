@@ -1,4 +1,4 @@
-"""The paper's tables as grids of runs: task x trunk x seed, each run in its own folder.
+"""Grids of runs: task x trunk x seed, each run in its own folder.
 
 A grid that was stopped can be resumed: a finished run is read, and an unfinished one goes on from
 its checkpoint.  Each trunk may choose its learning rate, on examples that no test uses.
@@ -7,9 +7,8 @@ its checkpoint.  Each trunk may choose its learning rate, on examples that no te
 import inspect
 import json
 import re
-import zlib
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
@@ -30,6 +29,7 @@ from ..trunks import TrunkSpec
 from ..user_files import USERS_OWN, code_crc
 from ..users import users_code
 from . import tables
+from .tables import Arm, Column
 from .validation import Validation
 from .workers import ProcessPool, perform
 
@@ -123,51 +123,6 @@ class Job:
 
 
 # ---------------------------------------------------------------------- tasks and trunks
-
-
-@dataclass(frozen=True)
-class Column:
-    """A task of a grid: its name or ``FILE.py:CLASS``, its options, settings of its runs that
-    replace the task's defaults, and a title, by default the task's name."""
-
-    task: str
-    options: dict = field(default_factory=dict)
-    settings: dict = field(default_factory=dict)
-    title: str = ""
-
-
-@dataclass(frozen=True)
-class Arm:
-    """A trunk of a grid as ``--model`` takes it, its freeze mask, its label, learning rates that it
-    tries besides the grid's, its adapter and its start as ``--adapt`` and ``--start`` take them."""
-
-    model: str
-    freeze: str = "fpt"
-    label: str = ""
-    rates: tuple = ()
-    adapt: str | None = None
-    start: str | None = None
-
-    def sweep(self, rates):
-        """Return the learning rates that the arm tries in a grid of ``rates``; none without."""
-        return list(dict.fromkeys([*rates, *self.rates])) if rates else []
-
-    @property
-    def folder(self):
-        """The name of the folder of its runs, different for each of trunk, mask, adapter, start."""
-        mask = str(FreezeMask.parse(self.freeze))
-        name = TrunkSpec.parse(self.model).folder
-        extras = "".join(f"+{extra}" for extra in (self.adapt, self.start) if extra)
-        if mask == str(FreezeMask.fpt()) and not extras:
-            return name
-        mask += extras
-        return f"{name}~{re.sub(r'[^a-z0-9_,.]', '-', mask)}-{zlib.crc32(mask.encode()):08x}"
-
-    def full_label(self):
-        """Return its label, or the trunk's with the mask where that is not the paper's."""
-        mask = FreezeMask.parse(self.freeze)
-        label = ", ".join(filter(None, [TrunkSpec.parse(self.model).label, self.adapt, self.start]))
-        return self.label or (label if mask == FreezeMask.fpt() else f"{label}, frozen: {mask}")
 
 
 def options_of_seed(name, options, seed):
@@ -360,6 +315,26 @@ def compare(out, task_names, models, seeds, **options):
     outputs.write_csv(out / "runs.csv", tables.CSV, tables.rows(results))
     tables.picture(results, out / "curves.png")
     return text
+
+
+def reproduce(name, table, out, seeds=5, **options):
+    """Run one of the paper's tables, a ``reproduce.Table``, and return it as
+    Markdown.  ``options`` are those of :func:`grid`.
+
+    It writes ``OUT/NAME.md``, ``.csv`` and ``.png``."""
+    out = Path(out)
+    check_outputs(out, f"{name}.md", f"{name}.csv", f"{name}.png")
+    results = grid_of(table, out, seeds, **options)
+    text = table.text(results)
+    outputs.write_text(out / f"{name}.md", tables.KIND, f"{table.shows}\n\n{text}\n\n")
+    outputs.write_csv(out / f"{name}.csv", tables.CSV, tables.rows(results))
+    tables.picture(results, out / f"{name}.png")
+    return text
+
+
+def grid_of(table, out, seeds, **options):
+    """Do the runs of a table and return their ``tables.Grid``."""
+    return grid(out, table.columns, table.arms, range(seeds), rates=table.rates, **options)
 
 
 def check_outputs(out, *names):

@@ -4,56 +4,32 @@ import os
 import re
 from pathlib import Path
 
-from .. import adapters
+from .. import adapters, trunks
 from ..files import cache_folder, export, huggingface, outputs, weights, write_beside
 from ..files.huggingface import HUB
 from ..files.tokenizer import FILES
 from ..gpt2 import SHAPES, GPT2Config
-from ..trunks import factory
-from .runs import load as load_run
 
 
-def convert(source, out=None, dtype=None, dropout=None, revision=None):
-    """Write weights anew, with their tokenizer's files, and return the path.
+def import_weights(source, out=None, dtype=None, dropout=None, revision=None):
+    """Write a weight file of a model that Transformers saved, and return its path.
 
     source     a name in ``minifpt.files.huggingface.HUB``, any hub id ``owner/name``, or the path
-               of a folder or file that Transformers saved; the name or path of a weight file of
-               ours; or the folder of a run.
-    out        for what Transformers saved the weight file to write, or a folder for it, by default
-               the user's cache folder, where ``GPT2.from_pretrained`` finds it by the source's
-               name.  For weights of ours and for a run a new folder, in the format of Transformers;
-               for a run also an ``.npz`` file, which ``--model`` takes and which holds the trunk.
-    dtype      ``float16`` or ``float32``, by default float16 for a file and float32 for a folder.
-    dropout    replaces that of the source, which Transformers saved.
+               of a folder or file that Transformers saved.
+    out        the weight file to write, or a folder for it, by default the user's cache folder,
+               where ``GPT2.from_pretrained`` finds it by the source's name.
+    dtype      ``float16`` or ``float32``, by default float16.
+    dropout    replaces that of the source.
     revision   a commit, tag or branch of a hub id, by default the newest.  The file's config holds
                the commit.
 
-    The whole model is in memory meanwhile, in float32.  Raises ``FileNotFoundError`` or
-    ``ValueError`` with one line.
+    A language model keeps its tables of tokens; other files hold the trunk.  The tokenizer's files
+    are copied beside the file as ``NAME.merges.txt`` and so on.  The whole model is in memory
+    meanwhile, in float32.  Raises ``FileNotFoundError`` or ``ValueError`` with one line.
     """
     if dtype is not None:
-        export.weight_dtype(dtype)                              # raises before any download
-    source, is_saved = os.fspath(source), huggingface.is_checkpoint(source)
-    is_file = out is not None and Path(out).suffix == ".npz"
-    is_run = not is_saved and (Path(source) / "checkpoint.npz").is_file()
-    is_ours = not is_saved and not is_file and (
-        source.endswith(".npz") or source in {*weights.available()} - {*HUB}
-        or out is not None and source in weights.available())
-    if not (is_run or is_ours):
-        return import_weights(source, out, dtype, dropout, revision)
-    if dropout is not None or revision is not None:
-        raise ValueError("convert: --dropout and --revision are for weights that Transformers "
-                         f"saved, not for {source}")
-    if out is None:
-        raise ValueError(f"convert: {source} needs --out, the folder to write"
-                         + ", or an .npz file" * is_run)
-    return (export_run if is_run else export_weights)(source, Path(out), dtype)
-
-
-def import_weights(source, out, dtype, dropout, revision):
-    """Write a weight file of a model that Transformers saved, and return its path.  A language
-    model keeps its tables of tokens; other files hold the trunk.  The tokenizer's files are copied
-    beside the file as ``NAME.merges.txt`` and so on."""
+        export.weight_dtype(dtype)                        # raises before any download
+    source = os.fspath(source)
     hub, path = HUB.get(source, source), Path(source)
     if revision is not None and (path.exists() or not revision):
         end = ", not of a path" if path.exists() else ""
@@ -95,9 +71,10 @@ def import_weights(source, out, dtype, dropout, revision):
     return out
 
 
-def export_run(folder, out, dtype):
-    """Write the trained model of a run, and return the path."""
-    model = load_run(folder)
+def export_run(model, folder, out, dtype=None):
+    """Write the trained model of a run, which ``minifpt.load(folder)`` returned: to a new folder
+    as Transformers saves it, or to an ``.npz`` file, which ``--model`` takes and which holds the
+    trunk."""
     origin = {"run": Path(folder).resolve().name} | {
         key: model.run[key] for key in ("task", "model", "freeze", "adapt") if key in model.run}
     model = adapters.merge(model)
@@ -107,26 +84,26 @@ def export_run(folder, out, dtype):
             raise ValueError(f"convert: {type(model).__name__} cannot be written as an .npz file, "
                              "expected one that Transformers has, too")
     model.save(out, dtype, **origin)
-    return out
 
 
-def export_weights(source, out, dtype):
-    """Write a weight file of ours as a folder for Transformers, and return its path."""
+def export_weights(source, out, dtype=None):
+    """Write weights of ours, by their name or path, with their tokenizer's files as a new folder
+    for Transformers."""
     path = weights.find(source)
     model, settings = load(path)
     is_lm = hasattr(model, "wte")
     export.save_folder(model, out, dtype, {
         key: settings[key] for key in ("source", "command", "revision") if key in settings},
         export.tokenizer_files(path, model.config.vocab_size) if is_lm else {})
-    return out
 
 
 def load(path, dropout=None):
     """Return the language model of weights, or their trunk where they hold no more, and the config
     of the file."""
-    config, settings, tensors = factory.read(path, dropout)
-    is_lm = "wte.weight" in tensors and config.causal
-    return factory.CLASSES[type(config)][is_lm].from_pretrained(path, dropout=dropout), settings
+    config, settings, tensors = trunks.read(path, dropout)
+    is_lm = "wte.weight" in tensors and config.causal and (
+        getattr(config, "tied", True) or "lm_head.weight" in tensors)       # a LlamaModel has none
+    return trunks.CLASSES[type(config)][is_lm].from_pretrained(path, dropout=dropout), settings
 
 
 def new_file(path):

@@ -4,13 +4,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import tasks
+from .. import tasks, trunks
 from ..checks import one_of, whole
 from ..files import weights
 from ..fpt import FPT
 from ..gpt2 import SHAPES, GPT2Config
 from ..training import train
-from ..trunks import factory
 from ..trunks.names import shape_of
 
 SHAPE = SHAPES["minigpt"]                                 # by default
@@ -19,9 +18,8 @@ ON_MNIST = {"steps": 8000, "batch_size": 32, "lr": 1e-3}
 
 
 class Source(NamedTuple):
-    """What a trunk is pretrained on: in words, its task, its settings, what the task reads."""
+    """What a trunk is pretrained on: its task, its settings, what the task reads."""
 
-    words: str
     task: type
     settings: dict
     reads: str = ""                                       # "files", text, or "data"
@@ -29,12 +27,11 @@ class Source(NamedTuple):
 
 
 SOURCES = {
-    "language": Source("the next byte of a text", tasks.Text, ON_TEXT, "files"),
-    "masked": Source("masked bytes of a text", tasks.Masked, ON_TEXT, "files", causal=False),
-    "bits": Source("bit memory", tasks.BitMemory, ON_TEXT | {"steps": 2000, "lr": 1e-3}),
-    "images": Source("handwritten digits, MNIST", tasks.MNIST, ON_MNIST, "data"),
-    "vision": Source("handwritten digits, every token seeing all", tasks.MNIST, ON_MNIST, "data",
-                     causal=False)}
+    "language": Source(tasks.Text, ON_TEXT, "files"),
+    "masked": Source(tasks.Masked, ON_TEXT, "files", causal=False),
+    "bits": Source(tasks.BitMemory, ON_TEXT | {"steps": 2000, "lr": 1e-3}),
+    "images": Source(tasks.MNIST, ON_MNIST, "data"),
+    "vision": Source(tasks.MNIST, ON_MNIST, "data", causal=False)}
 SEED_OFFSET = 1 << 40                                     # further than the seeds of later runs
 
 
@@ -67,7 +64,7 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
     Returns the run's history.
     """
     one_of("pretrain", "the source", source, SOURCES)
-    _, make_task, settings, reads, causal = SOURCES[source]
+    make_task, settings, reads, causal = SOURCES[source]
     on_text = reads == "files"
     if on_text != bool(text):
         raise ValueError(f"pretrain: {source} {'takes no' if text else 'needs'} text: language and "
@@ -78,7 +75,7 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
     if tokens is not None and not on_text:
         raise ValueError(f"pretrain: tokens is for language and masked, not for {source}")
     size = SHAPE | ({} if shape is None else shape_of(shape, "pretrain"))
-    kind = factory.config_class(size.get("model_type"))
+    kind = trunks.config_class(size.get("model_type"))
     if kind is not GPT2Config and kind.causal != causal:
         raise ValueError(f"pretrain: {source} needs a trunk with{'' if causal else 'out'} a causal "
                          f"mask, and {shape} has {'none' if causal else 'one'}")
@@ -87,7 +84,7 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
             f"minifpt pretrain {source} ")):
         raise ValueError(f"pretrain: {out} is there already: choose another --out, or remove it")
     # Dropout is 0 here; the file has 0.1, with which the paper fine-tunes.
-    trunk_type, language_model = factory.CLASSES[kind]
+    trunk_type, language_model = trunks.CLASSES[kind]
     trunk = trunk_type(kind(**size, dropout=0.0, causal=causal), seed=seed)
     length = size["n_positions"] if tokens is None else whole("pretrain", "tokens", tokens, 2,
                                                               size["n_positions"])

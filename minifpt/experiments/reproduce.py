@@ -1,20 +1,19 @@
 """The paper's tables, each by its name: ``minifpt reproduce NAME``.
 
-A table is a grid of tasks and arms (see :mod:`minifpt.experiments.compare`), in which each arm
-takes its own learning rate.  All tables of one folder share their runs: a run that another table
-has made is read, not repeated.
+A table is a grid of tasks and arms, which ``compare.reproduce`` runs; each arm takes its own
+learning rate.  All tables of one folder share their runs: a run that another table has made is
+read, not repeated.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 
 from ..checks import one_of
-from ..files import outputs, plots
-from . import compare, tables
-from .compare import Arm, Column
+from ..files import plots
+from . import tables
+from .tables import Arm, Column
 
 RATES = 1e-3, 3e-3, 1e-2, 3e-2
 LEVELS = 0.5, 0.75, 0.9                                   # of the way to the best arm's accuracy
@@ -46,10 +45,6 @@ class Table:
     def text(self, grid):
         """Return the table as Markdown."""
         return tables.table(grid, self.cell, self.paper)
-
-    def grid(self, out, seeds, **options):
-        """Do the table's runs and return their ``tables.Grid``."""
-        return compare.grid(out, self.columns, self.arms, range(seeds), rates=self.rates, **options)
 
 
 # ------------------------------------------------------------------------- the cells of table 4
@@ -152,29 +147,8 @@ TABLES = {
 }
 
 
-def reproduce(name, out, *, only=None, seeds=5, rates=None, **options):
-    """Run one of ``TABLES`` and return it as Markdown.
-
-    It writes ``OUT/NAME.md``, ``.csv`` and ``.png``.
-
-    only    names of the tasks to run, all of the table's by default.
-    seeds   how many seeds.
-    rates   learning rates to try instead of the table's.
-
-    Further options go to :func:`minifpt.experiments.compare.grid`.
-    """
-    table, out = table_of(name, only, rates), Path(out)
-    compare.check_outputs(out, f"{name}.md", f"{name}.csv", f"{name}.png")
-    grid = table.grid(out, seeds, **options)
-    text = table.text(grid)
-    outputs.write_text(out / f"{name}.md", tables.KIND, f"{table.shows}\n\n{text}\n\n")
-    outputs.write_csv(out / f"{name}.csv", tables.CSV, tables.rows(grid))
-    tables.picture(grid, out / f"{name}.png")
-    return text
-
-
 def table_of(name, only=None, rates=None):
-    """Return a :class:`Table`, with the columns of the tasks ``only`` and the learning rates
+    """Return one of ``TABLES``, with the columns of the tasks ``only`` and the learning rates
     ``rates`` where they are given."""
     table = TABLES[one_of("reproduce", "the table", name, TABLES)]
     names = dict.fromkeys(name for column in table.columns for name in (column.task, column.title)

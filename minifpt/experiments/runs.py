@@ -16,7 +16,6 @@ from ..files.runs import (
     check_fingerprint,
     crc,
     train_as_recorded,
-    with_new_names,
 )
 from ..fpt import FPT
 from ..optim import Adam
@@ -27,7 +26,7 @@ from .validation import Validation
 # Keys of every run's config.json.
 SETTINGS = {"task": str, "options": dict, "steps": int, "batch_size": int, "lr": float,
             "seed": int, "schedule": str, "clip": float, "eval_every": int, "test_examples": int,
-            "warmup": int, "weight_decay": float, "built": dict, "fingerprint": dict}
+            "warmup": int, "weight_decay": float, "built": dict, "fingerprint": dict, "format": int}
 
 
 def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
@@ -90,7 +89,7 @@ def read_settings(folder):
         raise FileNotFoundError(f"{folder}: " + (
             "it holds no run (no config.json)" if path.parent.is_dir() else
             "there is no such folder"))
-    settings = with_new_names(read_json(path))
+    settings = read_json(path)
     if "pretraining" in settings:
         raise ValueError(f"{folder}: a run of minifpt pretrain; its weights are {folder}.npz")
     for key, kind in SETTINGS.items():

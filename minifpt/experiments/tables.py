@@ -1,13 +1,63 @@
-"""The results of a grid of runs as tables, as CSV and as pictures."""
+"""Tables: what stands in their columns and rows, and the results of a grid of runs as Markdown,
+as CSV and as pictures."""
 
+import re
+import zlib
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from .. import tasks
 from ..files import csv_text, plots
+from ..freeze import FreezeMask
+from ..trunks import TrunkSpec
 
 CHOICE = 1000                                             # the first validation seed
+
+
+@dataclass(frozen=True)
+class Column:
+    """A task of a grid: its name or ``FILE.py:CLASS``, its options, settings of its runs that
+    replace the task's defaults, and a title, by default the task's name."""
+
+    task: str
+    options: dict = field(default_factory=dict)
+    settings: dict = field(default_factory=dict)
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A trunk of a grid as ``--model`` takes it, its freeze mask, its label, learning rates that it
+    tries besides the grid's, its adapter and its start as ``--adapt`` and ``--start`` take them."""
+
+    model: str
+    freeze: str = "fpt"
+    label: str = ""
+    rates: tuple = ()
+    adapt: str | None = None
+    start: str | None = None
+
+    def sweep(self, rates):
+        """Return the learning rates that the arm tries in a grid of ``rates``; none without."""
+        return list(dict.fromkeys([*rates, *self.rates])) if rates else []
+
+    @property
+    def folder(self):
+        """The name of the folder of its runs, different for each of trunk, mask, adapter, start."""
+        mask = str(FreezeMask.parse(self.freeze))
+        name = TrunkSpec.parse(self.model).folder
+        extras = "".join(f"+{extra}" for extra in (self.adapt, self.start) if extra)
+        if mask == str(FreezeMask.fpt()) and not extras:
+            return name
+        mask += extras
+        return f"{name}~{re.sub(r'[^a-z0-9_,.]', '-', mask)}-{zlib.crc32(mask.encode()):08x}"
+
+    def full_label(self):
+        """Return its label, or the trunk's with the mask where that is not the paper's."""
+        mask = FreezeMask.parse(self.freeze)
+        label = ", ".join(filter(None, [TrunkSpec.parse(self.model).label, self.adapt, self.start]))
+        return self.label or (label if mask == FreezeMask.fpt() else f"{label}, frozen: {mask}")
 
 
 @dataclass

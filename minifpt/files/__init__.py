@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+PACKAGE = Path(__file__).resolve().parent.parent
 MOST_TEXT = 1 << 30                                       # bytes of a text
 MOST_SETTINGS = 1 << 28                                   # bytes of a JSON or Python file
 

@@ -52,21 +52,18 @@ def save_weights(path, config, named_arrays, dtype=np.float16):
     The file is as ``np.savez`` writes it, but without the time, so that equal weights give equal
     bytes.  Raises ``ValueError`` if a number is not finite or too large for ``dtype``.
     """
-    dtype, lost = weight_dtype(dtype), []
+    dtype = weight_dtype(dtype)
 
     def write_all(f):
         with zipfile.ZipFile(f, "w") as archive:
             add(archive, "config", np.array(to_json(config)))
-            for name, a in named_arrays:
-                stored = cast(a, dtype, f"{path}: '{name}'")
-                lost.append(np.count_nonzero(a) - np.count_nonzero(stored))
-                add(archive, name, stored)
+            for name, array in cast_all(named_arrays, dtype, path):
+                add(archive, name, array)
 
     def add(archive, name, array):
         with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as f:
             np.lib.format.write_array(f, array, allow_pickle=False)
     write_beside(path, write_all)
-    report_lost(path, sum(lost), dtype)
 
 
 def weight_dtype(dtype):
@@ -77,10 +74,16 @@ def weight_dtype(dtype):
     return np.dtype(dtype)
 
 
-def report_lost(path, count, dtype):
-    """Say how many numbers became 0, because they are smaller than the dtype's smallest one."""
-    if count:
-        print(f"minifpt: {path}: {count:,} numbers are so small that they became 0 in {dtype}: "
+def cast_all(named_arrays, dtype, path):
+    """Yield (name, array in a file's dtype); at the end say how many numbers became 0, because they
+    are smaller than the dtype's smallest one."""
+    lost = 0
+    for name, a in named_arrays:
+        stored = cast(a, dtype, f"{path}: '{name}'")
+        lost += np.count_nonzero(a) - np.count_nonzero(stored)
+        yield name, stored
+    if lost:
+        print(f"minifpt: {path}: {lost:,} numbers are so small that they became 0 in {dtype}: "
               "float32 keeps them", file=sys.stderr)
 
 
@@ -162,12 +165,8 @@ def write_safetensors(f, named_arrays, dtype, path):
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)                       # the numbers begin at a multiple of 8
     f.write(len(text).to_bytes(8, "little") + text)
-    lost = 0
-    for name, a in named:
-        stored = cast(a, dtype.newbyteorder("<"), f"{path}: '{name}'")
-        lost += np.count_nonzero(a) - np.count_nonzero(stored)
-        f.write(stored.data)
-    report_lost(path, lost, dtype)
+    for _, array in cast_all(named, dtype.newbyteorder("<"), path):
+        f.write(array.data)
 
 
 def byte_tokenizer():

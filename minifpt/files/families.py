@@ -377,7 +377,7 @@ def as_transformers(config, named):
     """Return the fields of a ``config.json`` and [(name, array)] as Transformers has them, from
     (name, array) as we have them.  What a trunk lacks, such as tables of tokens, Transformers draws
     when it loads the folder."""
-    has_head = "wte.weight" in dict(named) and getattr(config, "causal", True)
+    has_head = "wte.weight" in dict(named) and config.causal
     fields = config_json(config, has_head)
     kind = fields["model_type"]
     family, arrays = FAMILIES[kind], []

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import os
-import re
 import sys
 import textwrap
 import zlib
@@ -32,9 +31,7 @@ COLUMNS = ["step", "train_loss", "train_accuracy", "test_loss", "test_accuracy",
 DIVERGED = "diverged.txt"                                 # the error of a run that diverged
 OURS = "config.json", "checkpoint.npz", "metrics.csv", "curves.png", DIVERGED
 UNTIL_TESTS = 3                                           # in a row, see Run.is_solved
-FORMAT = 2                                                # of config.json, see with_new_names
-OLD_RANDOM = re.compile(r"((?:^|(?<==))random(?::[\w:/]+)?)(@paper)?(?=[+,]|$)")
-
+FORMAT = 2                                                # of config.json; others are refused
 
 # The parts of a run's fingerprint in config.json, each with what an error says of another one.
 PARTS = {"data": "other data",
@@ -115,23 +112,6 @@ def check_fingerprint(path, before, now):
                              "another folder for a new run")
 
 
-def with_new_names(settings):
-    """Return a run's settings with the names that trunks have now.
-
-    In runs without a format ``random`` had GPT-2's standard deviation, as ``random@gpt2`` has now,
-    and ``random@paper`` was what ``random`` is now."""
-    def renamed(entries):
-        if not isinstance(entries.get("model"), str):
-            return entries
-        return entries | {"model": OLD_RANDOM.sub(
-            lambda match: match[1] + ("" if match[2] else "@gpt2"), entries["model"])}
-    if "format" in settings:
-        return settings
-    built = settings.get("built")
-    return renamed(settings) | {"format": FORMAT} | (
-        {"built": renamed(built)} if isinstance(built, dict) else {})
-
-
 class Run:
     """The state of a run: parameters, Adam's moments, generator and history, which a checkpoint
     holds together with the run's settings.
@@ -184,7 +164,7 @@ class Run:
                 state = stored_json(file.zip, "state", MOST_SETTINGS)
                 # Other arrays are not read: they may be large.
                 arrays = {key: file[key] for key in expected if headers.get(key) == expected[key]}
-            settings = with_new_names(dict(state["settings"]))
+            settings = dict(state["settings"])
             before = dict(settings["fingerprint"])
             rng = type(self.rng.bit_generator)()
             rng.state = state["rng"]                      # raises for a wrong state
@@ -288,8 +268,8 @@ def open_folder(out, resume, run):
     elif not config.exists():
         raise FileNotFoundError(f"{out}: there is no run to resume")
     else:
-        before = with_new_names(read_json(config))
-        if not isinstance(before.get("fingerprint"), dict):
+        before = read_json(config)
+        if before.get("format") != FORMAT or not isinstance(before.get("fingerprint"), dict):
             raise ValueError(f"{config}: damaged, or a run of an older version of minifpt: go on "
                              "with that version, or choose another folder for a new run")
         check_same(config, before, run.settings, "the run has")

@@ -19,9 +19,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..checks import brief
-from ..machine import shared
+from ..machine import share
 from ..users import suggestion
 from . import (
+    PACKAGE,
     by_gpt2_name,
     cache_folder,
     families,
@@ -36,9 +37,13 @@ from . import (
 from .huggingface import Tensor
 
 Model = TypeVar("Model")
-PACKAGE = Path(__file__).resolve().parent.parent
 MOST_CONFIG = 1 << 20                                     # bytes of a file's config
 TABLES = "wte.weight", "lm_head.weight"                   # of a language model, not of its trunk
+# What ``minifpt pretrain`` trains on, by the ``source`` in the config of the file that it writes.
+PRETRAINED_ON = {
+    "language": "the next byte of a text", "masked": "masked bytes of a text",
+    "bits": "bit memory", "images": "handwritten digits, MNIST",
+    "vision": "handwritten digits, every token seeing all"}
 
 
 def folders():
@@ -216,4 +221,4 @@ def read_into(path, named, tensors, unused=()):
             y[...] = tensors[name].read()
         if not np.isfinite(y).all():
             raise ValueError(f"{path}: '{name}' holds a NaN or an infinity")
-    shared(read, sorted(named, key=lambda piece: -piece[1].size))        # the largest first
+    share(read, sorted(named, key=lambda piece: -piece[1].size))        # the largest first

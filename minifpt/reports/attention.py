@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ..checks import whole
-from ..experiments.tables import markdown
 from ..files import outputs, plots
 from ..tasks import member
 from ..tracing import trace
@@ -240,8 +239,8 @@ def check_place(out):
 
 
 def attention(runs, out, examples=64):
-    """Write the picture and return a Markdown table; ``runs`` and ``examples`` are those of
+    """Write the picture and return the :func:`summary`; ``runs`` and ``examples`` are those of
     :func:`subjects`.  Each number of a map is in ``minifpt.trace(model).attention``."""
     task, x, shown = subjects(runs, examples)
     plots.save(picture(task, x, shown), out, KIND)
-    return markdown(summary(shown))
+    return summary(shown)

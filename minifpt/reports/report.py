@@ -4,13 +4,11 @@ The page is one file: pictures are in it, nothing is fetched and nothing runs.
 """
 
 from html import escape
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from .. import functional as F
-from ..experiments.runs import at_start, read_run
 from ..files import outputs, plots
 from ..freeze import GROUPS
 from ..tasks import member
@@ -46,17 +44,12 @@ def test(task, run, progress=True):
 # --------------------------------------------------------------------------- sections
 
 
-def report(folder, html=None, progress=True):
-    """Write the page of a run, by default to ``RUN/report.html``; return its path."""
-    folder = Path(folder)
-    html = folder / "report.html" if html is None else Path(html)
-    if folder.is_dir():                                   # else the default has no folder either
-        outputs.check(html, KIND)
-    task, run = read_run(folder)
+def report(folder, task, run, start, html, progress=True):
+    """Write the page of a run to ``html``: its folder, its task, its ``Run``, and its model before
+    the first step."""
     if not run.history:
         raise ValueError(f"{folder}: the run has no test yet: go on with 'minifpt train --resume'")
     tested = test(task, run, progress)
-    start = at_start(folder, run.settings)
     outputs.write_text(html, KIND, page(f"{task.name} with {run.settings['built']['model']}", {
         "Result": result_section(folder, task, run, tested),
         "Answers": answers_section(task, tested),
@@ -64,7 +57,6 @@ def report(folder, html=None, progress=True):
         "Attention that moved": attention_section(folder, task, run, start),
         "Settings": table([[key, str(value)] for key, value in run.settings.items()],
                           caption="config.json")}))
-    return html
 
 
 def result_section(folder, task, run, tested):

@@ -5,14 +5,57 @@
 See :class:`TrunkSpec` for the names.
 """
 
+
+import inspect
+import re
+from dataclasses import replace
+
 import numpy as np
 
-from . import factory
-from .factory import config_for, get
+from ..files import weights
+from ..gpt2 import GPT2, GPT2Config, LanguageModel
+from ..layers import standard_normal
+from ..user_files import load_object
+from . import forms
+from .base import check_trunk
+from .encoder import Encoder, EncoderConfig
 from .llama import Llama, LlamaConfig, LlamaLM
-from .names import TrunkSpec
+from .lstm import LSTM, LSTMConfig
+from .names import TrunkSpec, shape_of
 
 __all__ = ["Llama", "LlamaConfig", "LlamaLM", "TrunkSpec", "config_for", "get", "language_model"]
+
+# {class of config: (its trunk, its language model)}
+CLASSES = {GPT2Config: (GPT2, LanguageModel), LlamaConfig: (Llama, LlamaLM),
+           EncoderConfig: (Encoder, LanguageModel), LSTMConfig: (LSTM,)}
+PAPER_SPREAD = 0.02 * 768 ** 0.5                          # of the paper's random GPT-2
+# Settings besides its arrays that say what a part computes.
+COMPUTES = {"attn": ("n_head", "rope_base", "window"), "mlp": ("activation_function",)}
+
+
+def get(name, seed=0, dropout=None, dtype=np.float32):
+    """Return the trunk of ``--model NAME``, with random weights drawn from ``seed``.
+
+    ``name`` may be a :class:`TrunkSpec`.  ``dropout`` replaces the dropout of the weights; random
+    ones have 0.1.  Raises ``ValueError`` for an unknown name, ``FileNotFoundError`` for missing
+    weights.
+    """
+    spec = TrunkSpec.parse(name)
+    if spec.kind == "own":
+        return users_trunk(spec.name, seed, dropout, dtype)
+    if spec.kind == "mixed":
+        return mix(spec, *(get(part, seed, dropout, dtype) for part in (spec.base, spec.other)))
+    if config := config_for(spec, 0.1 if dropout is None else dropout):
+        trunk = CLASSES[type(config)][0](config, seed, dtype)
+    else:
+        config, *_ = read(spec.name, dropout)
+        trunk = CLASSES[type(config)][0].from_pretrained(spec.name, dtype, dropout)
+    for name, p in trunk.named_parameters() if spec.kind == "statistics" else ():
+        mean, std = float(p.data.mean()), float(p.data.std())
+        p.data[...] = mean + std * standard_normal(p.data.shape, seed, name)
+    if spec.qk is not None:
+        forms.switch(trunk, spec.qk, spec.kind == "random", spec.text)
+    return trunk
 
 
 def language_model(name, dtype=np.float32, dropout=None):
@@ -20,5 +63,92 @@ def language_model(name, dtype=np.float32, dropout=None):
 
     Raises ``ValueError`` or ``FileNotFoundError`` with one line, as ``from_pretrained`` does.
     """
-    config, *_ = factory.read(name, dropout)
-    return factory.CLASSES[type(config)][1].from_pretrained(name, dtype, dropout)
+    config, *_ = read(name, dropout)
+    return CLASSES[type(config)][1].from_pretrained(name, dtype, dropout)
+
+
+def users_trunk(name, seed, dropout, dtype):
+    """Return the trunk of ``FILE.py:NAME``, whose function gets the arguments that it takes."""
+    function = load_object(name)
+    options = {"seed": seed, "dtype": dtype} | ({} if dropout is None else {"dropout": dropout})
+    takes = inspect.signature(function).parameters
+    if all(p.kind != p.VAR_KEYWORD for p in takes.values()):
+        options = {k: v for k, v in options.items() if k in takes}
+    trunk = function(**options)
+    check_trunk(trunk)
+    return trunk
+
+
+def mix(spec, trunk, other):
+    """Return a trunk in which the parameters that the mask names are those of ``other``."""
+    for ours, theirs in pairs(spec, trunk, other):
+        ours[...] = theirs
+    return trunk
+
+
+def pairs(spec, trunk, other):
+    """Yield (array of the trunk, the other trunk's) for each that a mixed trunk replaces, a
+    parameter or some of its columns.  Of more positions than the trunk has, the first serve."""
+    whole = (slice(None),)
+    replaced = {name: whole if is_whole else spec.mask.columns(name, p) for (name, p), is_whole
+                in zip(trunk.named_parameters(), spec.mask.select(trunk).values(), strict=True)}
+    theirs = {name: p.data for name, p in other.named_parameters()}
+    if not any(replaced.values()):
+        raise ValueError(f"--model {spec.text}: the mask '{spec.mask}' names no parameter of "
+                         "the trunk")
+    for name, p in trunk.named_parameters():
+        if replaced[name]:
+            if name == "wpe.weight" and name in theirs:
+                theirs[name] = theirs[name][:len(p.data)]
+            if name not in theirs or theirs[name].shape != p.data.shape:
+                raise ValueError(f"--model {spec.text}: the trunks have different shapes, "
+                                 f"see {name}")
+            for field in COMPUTES.get(p.group, ()):
+                a, b = (getattr(t.config, field, None) for t in (trunk, other))
+                if a != b:
+                    raise ValueError(f"--model {spec.text}: the trunks have {field} {a} and "
+                                     f"{b}, so their {p.group} computes something else")
+            for columns in replaced[name]:
+                yield p.data[..., columns], theirs[name][..., columns]
+    for name, is_whole in spec.mask.select(other).items():
+        # More blocks than the trunk has are left out, as more positions are.
+        if is_whole and re.sub(r"^h\.\d+", "h.0", name) not in replaced:
+            raise ValueError(f"--model {spec.text}: the other trunk has {name}, this one "
+                             "lacks it")
+
+
+def config_for(name, dropout=0.1):
+    """Return the config of the trunk of ``--model NAME``, if it is a random one, without building
+    it; ``None`` for another trunk."""
+    spec = TrunkSpec.parse(name)
+    if spec.kind == "lstm":
+        sizes, *flags = spec.name.split(",")
+        config = LSTMConfig(*map(int, sizes.split("x")), dropout=dropout,
+                            **dict.fromkeys(flags, True))
+        return config if spec.spread is None else replace(
+            config, initializer_range=spec.spread / config.n_embd ** 0.5)
+    if spec.kind != "random":
+        return None
+    shape = shape_of(spec.name) | {"dropout": dropout}
+    if spec.spread != "gpt2":                             # whose numbers are the config's own
+        spread = PAPER_SPREAD if spec.spread is None else spec.spread
+        shape |= {"initializer_range": spread / max(1, shape["n_embd"]) ** 0.5,
+                  "scaled_residual_init": spec.spread is not None}
+    return config_class(shape.get("model_type"))(**shape)
+
+
+def config_class(model_type):
+    """Return the class of the config of a model type, by default GPT-2's."""
+    return next((kind for kind in (LlamaConfig, EncoderConfig) if model_type in kind.families),
+                GPT2Config)
+
+
+def read(name, dropout=None):
+    """Return ``(config, settings, tensors)`` of weights by their name or path, whose numbers are
+    not read yet.  ``dropout`` replaces the file's.  Raises ``ValueError`` or
+    ``FileNotFoundError``."""
+    path = weights.find(name)
+    settings, tensors = weights.read(path, dropout)
+    config = weights.config_of(settings, path, config_class(settings.get("model_type")))
+    weights.check_size(path, config, tensors)
+    return config, settings, tensors

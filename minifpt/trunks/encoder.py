@@ -167,7 +167,7 @@ class Attention(layers.Attention):
 
     def forward(self, x, train=False, rng=None, last=None):
         """x (B, T, C) -> y (B, T, C), or (B, last, C) for the last tokens only."""
-        p = checks.dropout("Attention", self.dropout, train, rng)
+        p = checks.active_dropout("Attention", self.dropout, train, rng)
         qkv, c_attn = self.c_attn.forward(x)
         b, bias = self.bias.forward(x.shape[1]) if self.bias else (None, None)
         y, heads = ops.attention(qkv, self.n_head, p, rng, False, bias=b)
@@ -198,7 +198,7 @@ class PreNormBlock(layers.Block):
         self.ln_1 = norm(c.n_embd, c.layer_norm_epsilon, dtype)
         self.attn = Attention(c, bias, dtype)
         self.ln_2 = norm(c.n_embd, c.layer_norm_epsilon, dtype)
-        self.mlp = GatedMLP(c, dtype) if c.gated else layers.MLP(
+        self.mlp = GatedMLP(c, c.activation_function, dtype) if c.gated else layers.MLP(
             c.n_embd, c.dropout, dtype, c.activation_function, c.n_inner)
 
 

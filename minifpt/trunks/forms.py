@@ -75,21 +75,6 @@ def summed_form(trunk, x):
 # -------------------------------------------------------------------- the switch in a trunk's name
 
 
-def check_switch(qk, config, model):
-    """Raise ``ValueError`` for a switch that does not fit a trunk with this config."""
-    D = getattr(config, "head_dim", config.n_embd // config.n_head)
-    grouped = getattr(config, "n_group", config.n_head)
-    if grouped != config.n_head:
-        raise ValueError(f"--model {model}: qk= needs as many heads of keys as of queries, the "
-                         f"trunk has {grouped} and {config.n_head}")
-    if hasattr(config, "rope_base") and isinstance(qk, str):
-        raise ValueError(f"--model {model}: rotary positions turn a head's form with the distance, "
-                         "so a Llama takes no part of it, only random:llama:... an angle")
-    if qk == "antisymmetric" and D % 2:
-        raise ValueError(f"--model {model}: antisymmetric forms need heads of an even width, these "
-                         f"have {D} channels")
-
-
 @single_threaded_blas                                     # several threads give other bits
 def switch(trunk, qk, is_random, model):
     """Set the queries and keys of all heads of a trunk in place, and return the trunk.
@@ -97,14 +82,24 @@ def switch(trunk, qk, is_random, model):
     A random trunk keeps W_q, and the distribution of each number of W_k.  For an angle a,
     ``W_k = cos(a) W_q + sin(a) Z``, with Z as W_k is without the switch.  For ``antisymmetric``,
     ``W_q = [U, V]`` and ``W_k = [V, -U]``.  Of the form of another trunk's heads :func:`part_of`
-    stays.  The biases of queries and keys remain.
+    stays.  The biases of queries and keys remain.  Raises ``ValueError``, which names the
+    ``model``, for a trunk that the switch does not fit.
     """
-    check_switch(qk, trunk.config, model)
+    c, where = trunk.config, f"--model {model}"
+    if getattr(c, "n_group", c.n_head) != c.n_head:
+        raise ValueError(f"{where}: qk= needs as many heads of keys as of queries, the trunk has "
+                         f"{c.n_group} and {c.n_head}")
+    if hasattr(c, "rope_base") and isinstance(qk, str):
+        raise ValueError(f"{where}: rotary positions turn a head's form with the distance, so a "
+                         "Llama takes no part of it, only random:llama:... an angle")
     for i, block in enumerate(trunk.h):
         q, k = queries_and_keys(block)
+        if qk == "antisymmetric" and q.shape[2] % 2:
+            raise ValueError(f"{where}: antisymmetric forms need heads of an even width, these "
+                             f"have {q.shape[2]} channels")
         if not is_random:
             for h in range(len(q)):
-                q[h], k[h] = part_of(q[h], k[h], qk, f"--model {model}: head {h} of block {i}")
+                q[h], k[h] = part_of(q[h], k[h], qk, f"{where}: head {h} of block {i}")
         elif qk == "antisymmetric":
             u, v = np.split(q, 2, axis=2)
             k[...] = np.concatenate([v, -u], axis=2)

@@ -117,7 +117,7 @@ class LlamaBlock(layers.Block):
         self.ln_1 = RMSNorm(config.n_embd, config.rms_norm_epsilon, dtype)
         self.attn = GroupedAttention(config, dtype)
         self.ln_2 = RMSNorm(config.n_embd, config.rms_norm_epsilon, dtype)
-        self.mlp = GatedMLP(config, dtype)
+        self.mlp = GatedMLP(config, "silu", dtype)
 
 
 class Llama(Stack):

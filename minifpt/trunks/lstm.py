@@ -124,8 +124,8 @@ class LSTM(layers.Layer):
         """x (B, T, C), embeddings before positions are added -> y (B, T, C), after ln_f;
         ``need_dx`` is that of :meth:`minifpt.GPT2.forward`."""
         c = self.config
-        layers.tokens_before("LSTM", c, x)
-        checks.dropout("LSTM", c.dropout, train, rng)
+        layers.check_tokens("LSTM", c, x)
+        checks.active_dropout("LSTM", c.dropout, train, rng)
         cache, keep, x = {}, need_dx, x.astype(self.dtype, copy=False)
         if c.positions:
             x, cache["wpe"] = self.wpe.forward(x)
@@ -139,7 +139,7 @@ class LSTM(layers.Layer):
     @single_threaded_blas
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C), or ``None`` if nothing from wpe down learns."""
-        dy = checks.backward("LSTM", dy, cache, self.dtype)
+        dy = checks.incoming_gradient("LSTM", dy, cache, self.dtype)
         dy = self.ln_f.backward(dy, cache["ln_f"])
         dy = layers.blocks_backward(self.h, dy, cache["h"])
         if not cache["keep"]:

@@ -49,13 +49,13 @@ def projection(n_in, n_out, dtype, group, bias=False):
 
 
 class GatedMLP(layers.Layer):
-    """The feed-forward part: ``down(act(gate(x)) * up(x))``, in a Llama with ``silu``."""
+    """The feed-forward part: ``down(act(gate(x)) * up(x))``."""
 
-    def __init__(self, config, dtype=np.float32):
+    def __init__(self, config, activation, dtype=np.float32):
         C, inner = config.n_embd, config.n_inner
         self.gate_proj, self.up_proj, self.down_proj = (
             projection(*shape, dtype, "mlp") for shape in ((C, inner), (C, inner), (inner, C)))
-        self.act = layers.Activation(getattr(config, "activation_function", "silu"))
+        self.act = layers.Activation(activation)
         self.dropout = config.dropout
 
     def forward(self, x, train=False, rng=None):
@@ -94,8 +94,8 @@ class Stack(layers.Layer):
         """x (B, T, C), embeddings before positions are added -> y (B, T, C); the options are those
         of :meth:`minifpt.GPT2.forward`."""
         name, cache, keep = type(self).__name__, {}, need_dx
-        layers.tokens_before(name, self.config, x, past)
-        p = checks.dropout(name, self.config.dropout, train, rng)
+        layers.check_tokens(name, self.config, x, past)
+        p = checks.active_dropout(name, self.config.dropout, train, rng)
         x = x.astype(self.dtype, copy=False)
         for layer in self.below:
             x, cache[layer] = getattr(self, layer).forward(x)
@@ -114,7 +114,7 @@ class Stack(layers.Layer):
     def backward(self, dy, cache):
         """dy with the shape of y -> dx (B, T, C), or ``None`` if nothing below the blocks
         learns."""
-        dy = checks.backward(type(self).__name__, dy, cache, self.dtype)
+        dy = checks.incoming_gradient(type(self).__name__, dy, cache, self.dtype)
         for layer in reversed(self.above):
             dy = getattr(self, layer).backward(dy, cache[layer])
         dy = layers.blocks_backward(self.h, dy, cache["h"])
@@ -131,4 +131,4 @@ def draw_all(model, seed, config):
     """Fill the matrices of a model, but not those of a trunk inside it, with random weights."""
     for name, p in model.named_parameters() if seed is not None else ():
         if p.data.ndim == 2 and not name.startswith("trunk."):
-            layers.draw(name, p, seed, config)
+            layers.draw_weights(name, p, seed, config)

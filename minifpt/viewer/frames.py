@@ -17,6 +17,31 @@ from . import encoded, formulas
 TOKENS = "token", "query", "key", "position"              # axes that are cut at their front
 SURE = 8                                                  # tokens that every file shows
 
+# Each operation in words that need no others; its docstring follows.
+PLAIN = {
+    "linear": "Each number that comes out is a sum: all numbers of a token that go in, each times "
+              "a weight, and a bias.",
+    "embedding": "Each id gets the row of numbers that a table has for it.",
+    "unembedding": "Each token of the vocabulary gets a score: how well its row of numbers fits.",
+    "bias": "The same numbers are added to each token.",
+    "positions": "Each token gets numbers added that say where it stands.",
+    "layer_norm": "The numbers of each token are moved to a mean of 0 and stretched to one spread; "
+                  "then each is scaled and moved by trained numbers.",
+    "rms_norm": "The numbers of each token are stretched to one size.",
+    "dropout": "Some numbers are set to 0 at random, and the others made larger.",
+    "attention": "Each token takes a mean of numbers of the others, their values. The better the "
+                 "key of one fits its query, the more it takes from there.",
+    "softmax": "Scores become shares, which sum to 1; the highest score gets most.",
+    "gelu": "Large numbers stay as they are, negative ones nearly vanish.",
+    "residual": "What a part computed is added to what went into it.",
+    "last_tokens": "Only the last tokens go on, where the answers are read.",
+    "log_sum_exp": "The largest of some numbers, smoothly.",
+    "cross_entropy": "How wrong the answers are: near 0 where each right answer got nearly all, "
+                     "large where it got little.",
+}
+BACK = ("The way back: dy says how the loss changes with each number that this operation put out. "
+        "From that follows how it changes with each number that went in.")
+
 
 class StoreFull(Exception):
     """The arrays of a file are larger than its room."""
@@ -207,7 +232,10 @@ def source_of(function):
         node = ast.parse("\n".join(line for _, line in rows)).body[0]
         if ast.get_docstring(node) is not None:
             skip = range(first + node.body[0].lineno - 1, first + node.body[0].end_lineno)
-    return {"module": function.__module__, "doc": inspect.getdoc(function) or "",
+    is_back = function.__name__.endswith("_backward")
+    words = BACK if is_back else PLAIN.get(function.__name__, "")
+    return {"module": function.__module__,
+            "doc": "\n\n".join(filter(None, [words, inspect.getdoc(function)])),
             "lines": [[n, line] for n, line in rows if n not in skip]}
 
 

@@ -7,7 +7,6 @@ import numpy as np
 
 from .. import __version__, functional, tasks, trunks
 from ..checks import one_of, whole
-from ..experiments.pretrain import SOURCES
 from ..files import outputs, weights
 from ..fpt import FPT
 from ..gpt2 import GPT2, LanguageModel
@@ -65,7 +64,7 @@ def page_data(model=MODEL):
                        for key in ("n_layer", "n_head", "n_embd", "causal")},
             "statistics": statistics,
             # What it was pretrained on, if that is known.
-            "source": getattr(SOURCES.get(config.get("source")), "words", None),
+            "source": weights.PRETRAINED_ON.get(config.get("source")),
             "trunk": [[name, list(a.shape)] for name, a in arrays.items()],
             "weights": encoded(np.concatenate([a.ravel() for a in arrays.values()]).astype("<f2")),
             "heads": heads_of(),

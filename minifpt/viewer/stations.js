@@ -121,13 +121,13 @@ const STATIONS = [
       const result = notes.cuts["7-2"];
       return result ? result.falls.length === 0 ? 2 : result.falls.length === 1 ? 0 : 1 : null;
     },
-    acts: [["Train", notes => train(notes, "Training", 3000)], ["Flip a3", () => flip(2)],
-      ["Cut b3 → a3", notes => cut_pair(notes, 7, 2)],
+    acts: [["Train with a3 = 1", notes => (example.bits[2] || flip(2), train(notes, "Training", 3000))],
+      ["Flip a3", () => flip(2)], ["Cut b3 → a3", notes => cut_pair(notes, 7, 2)],
       ["Cut b3 → a2", notes => cut_pair(notes, 7, 1)]],
     judge: ({cuts}) => cut_text(cuts, 7, 2) + cut_text(cuts, 7, 1) + (cuts["7-2"] && cuts["7-1"] &&
       !cuts["7-1"].falls.length ? "So b3 → a3 carries the bit: a guess has 50 %." :
       latest && latest.step && !cuts["7-2"] ? `${pc(latest.lanes[0])} right after ` +
-      `${count(latest.step)} steps. Flip a3 and watch the lines of b3.` : "")},
+      `${count(latest.step)} steps. Flip a3 and watch the lines of b3: where they go depends on the bit.` : "")},
   {set: {task: "bit-xor", rate: 0.01, frozen: all_but("output")},
     show: ["flow", "bar", "chart", "sentence"], rows: ["input", "wpe", ...ATTENTION, "output"],
     guess: notes => {

@@ -22,8 +22,8 @@ function homeFrame() {
   return [head("What goes in, and what is to come out"), el("p", {class: "lead"}, "One training step of a " +
     "transformer: along the upper row of boxes numbers run to the ", el("b", {}, "loss"), ", which says how wrong " +
     "the answers are, and along the lower row back, where each box gets its ", el("b", {}, "gradient"), ", which " +
-    "says how its numbers should move. Pink boxes hold numbers that are trained, grey ones numbers that are " +
-    `frozen, white ones none; pale ones are not among the ${path.length} screens. Press `,
+    "says how its numbers should move. Pink boxes hold parameters, numbers that are trained, grey ones frozen " +
+    `parameters, white ones none; pale ones are not among the ${path.length} screens. Press `,
   el("button", {class: "press", onclick: () => step_to(1), "data-key": "press"}, "→"), ` to follow it, in ${
     path.length} screens or in all ${frames.length}.`),
   el("div", {class: "legend"}, swatch("trained", "ln", "trained parameters"),
