@@ -290,7 +290,7 @@ def token_ids(ids, config):
     if isinstance(ids, np.ma.MaskedArray):
         raise ValueError("token ids are a MaskedArray, expected integers without a mask")
     ids = np.asarray(ids)
-    if ids.ndim not in (1, 2) or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer):
+    if ids.ndim not in (1, 2) or ids.size == 0 or ids.dtype.kind not in "iu":
         raise ValueError(f"token ids have shape {ids.shape} and dtype {ids.dtype}, expected "
                          "integers (T,) or (B, T), at least one")
     if ids.min() < 0 or ids.max() >= config.vocab_size:

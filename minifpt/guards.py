@@ -99,8 +99,8 @@ def option(op, name, value, default):
         fits = isinstance(value, (tuple, list)) and len(value) == len(default)
         expected = f"a tuple of {len(default)} booleans"
     elif isinstance(default, float):
-        is_number = isinstance(value, (int, float, np.integer, np.floating))
-        fits = is_number and not isinstance(value, bool) and 0.0 <= value < math.inf
+        is_number = isinstance(value, (float, np.floating)) or is_integer(value)
+        fits = is_number and 0.0 <= value < math.inf
         value, expected = float(value) if fits else value, "a number from 0"
     elif isinstance(default, int):
         fits, expected = is_integer(value), "an integer"
@@ -112,8 +112,9 @@ def option(op, name, value, default):
 
 
 def is_integer(value):
-    """Return whether a value is an integer, Python's or NumPy's, and not a boolean."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    """Return whether a value is an integer, Python's or NumPy's, and neither a boolean nor a
+    duration, which NumPy counts as an integer."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.timedelta64))
 
 
 def brief(value):
@@ -154,7 +155,7 @@ def check_numbers(where, array, value):
     if array.is_integer:
         is_right = isinstance(value, np.ndarray) and kind in "iu"        # booleans act as a mask
     else:
-        is_right = kind == "f" or array.axes == () and isinstance(value, (int, np.integer))
+        is_right = kind == "f" or array.axes == () and is_integer(value)
     has_own_rules = isinstance(value, OWN_RULES)
     if has_own_rules or not is_right:
         kind = type(value).__name__ if has_own_rules else getattr(

@@ -139,6 +139,14 @@ def test_a_model_has_a_kind_a_label_and_a_folder(text, kind, label, folder):
     assert TrunkSpec.parse(spec) is spec and TrunkSpec.parse(text) == spec
 
 
+@pytest.mark.parametrize("name", ["a+attn=b.npz", "a+b.npz", "a,qk=60.npz", "a.py:b-c.npz"])
+def test_a_file_that_is_there_is_weights_whatever_its_name(tmp_path, name):
+    path = tmp_path / name
+    path.touch()
+    spec = TrunkSpec.parse(path)
+    assert (spec.kind, spec.name) == ("weights", str(path))
+
+
 def test_each_model_has_its_own_folder():
     """A run's folder is known by its model: no two may share one."""
     names = [f"{base}+{mask}={other}" for base in ("a/x.npz", "random")

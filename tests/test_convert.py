@@ -170,7 +170,10 @@ def test_heads_that_change_nothing_are_taken_and_missing_tensors_named(tmp_path,
 def test_a_model_with_a_head_of_its_own_is_read_as_a_trunk(tmp_path, tied):
     folder = write(tmp_path / "a", arrays() | OTHER_HEAD, tie_word_embeddings=tied)
     check(minifpt.GPT2.from_pretrained(folder), arrays())
-    for path in folder, write(tmp_path / "c", arrays(), tie_word_embeddings=False):
+    headless = arrays()
+    del headless["wte.weight"]
+    for path in (folder, write(tmp_path / "c", arrays(), tie_word_embeddings=False),
+                 write(tmp_path / "d", headless | HEAD, tie_word_embeddings=False)):
         with refused("lacks 'wte.weight': it is a trunk"):
             minifpt.LanguageModel.from_pretrained(path)
 
@@ -275,6 +278,9 @@ def change_index(change):
     (ValueError, change_index(lambda i: i["weight_map"].update(x=3)), "weight_map must"),
     (ValueError, change_index(lambda i: i["weight_map"].update(x=i["weight_map"].popitem()[1])),
      "says that 'x' is in"),
+    *[(ValueError, change_index(lambda i, file=file: i["weight_map"].update(x=file)),
+       f"{file}: not a safetensors file") for file in ("model.safetensors.index.json",
+                                                       "config.json")],
     (FileNotFoundError, change_index(lambda i: i["weight_map"].update(x="x.safetensors")),
      "x.safetensors: there is no such file"),
     (FileNotFoundError, lambda f: (f / "model-00002-of-00003.safetensors").unlink(),

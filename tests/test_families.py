@@ -65,13 +65,14 @@ def test_attention_adds_the_bias_to_its_scores(T, causal):
         F.attention(qkv, 2, bias=bias)
 
 
-def test_a_window_ends_where_it_says():
-    near, far = normal(1, 9, 8), normal(1, 9, 8, seed=1)
-    far[:, :5] = near[:, :5]
+@pytest.mark.parametrize("T, first", [(9, 5), (4, 3)])       # T, and the first token that changes
+def test_a_window_ends_where_it_says(T, first):
+    near, far = normal(1, T, 8), normal(1, T, 8, seed=1)
+    far[:, :first] = near[:, :first]
     trunk = encoder("longformer", np.float64, n_layer=1)
     y, z = (trunk.forward(x)[0] for x in (near, far))
-    np.testing.assert_array_equal(y[:, :3], z[:, :3])     # token 3 reads tokens 1 to 5
-    assert (y[:, 3] != z[:, 3]).any()
+    np.testing.assert_array_equal(y[:, :first - 2], z[:, :first - 2])     # 3 reads tokens 1 to 5
+    assert (y[:, first - 2] != z[:, first - 2]).any()
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -204,20 +205,28 @@ def test_a_bert_is_taken_as_a_model(folder, tmp_path):
     ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
     ({"hidden_dropout_prob": 0.2}, "hidden_dropout_prob 0.2, attention_probs_dropout_prob 0.1"),
     ({"hidden_act": "quick_gelu"}, "bad config: EncoderConfig: activation_function"),
-    ({"hidden_size": None}, "bad config: EncoderConfig: n_embd must be a whole number"),
-    ({"layer_norm_eps": None}, "bad config"),
-    ({"max_position_embeddings": None}, "bad config"),
+    *[({key: value}, f"config.json: {key} must be a whole number, at least 1, got {value!r}")
+      for key in ("hidden_size", "max_position_embeddings", "num_attention_heads", "vocab_size")
+      for value in (None, "8", 8.0, 0, -1)],
+    ({"layer_norm_eps": None}, "layer_norm_eps is null"),
+    ({"hidden_act": None}, "hidden_act is null"),
     ({"num_hidden_layers": 3}, "holds 2 blocks, its config says n_layer 3"),
     ({"num_hidden_layers": 10 ** 9}, "holds 2 blocks, its config says n_layer 1000000000"),
     ({"max_position_embeddings": 10 ** 12}, "'wpe.weight' has shape"),
     ({"model_type": "mamba"}, "model_type is 'mamba', expected one of gpt2, llama, .*t5"),
     ({"model_type": ["bert"]}, "model_type is"),
-    ({"model_type": "gpt2"}, "bad config"),
+    ({"model_type": "gpt2"}, "n_layer must be a whole number"),
     ({"model_type": "longformer"}, "holds 0 blocks"),
-    ({"model_type": "longformer", "attention_window": [4, 8]}, "differs between blocks"),
-    ({"model_type": "vit"}, "bad config"),
-    ({"model_type": "vit", "image_size": "x", "patch_size": 0}, "bad config"),
-    ({"model_type": "t5", "feed_forward_proj": 7}, "bad config")])
+    ({"model_type": "longformer", "attention_window": None}, "attention_window is null"),
+    *[({"model_type": "longformer", "attention_window": windows}, "expected one number for all")
+      for windows in ([4, 8], [])],
+    *[({"model_type": "roberta", "pad_token_id": value}, "pad_token_id must be a whole number")
+      for value in (None, [], -1)],
+    ({"model_type": "vit"}, "image_size must be a whole number, at least 1, got None"),
+    ({"model_type": "vit", "image_size": [8, 8, 8]},
+     "image_size is .*expected one number or two"),
+    ({"model_type": "vit", "image_size": 8, "patch_size": 0}, "patch_size must be a whole number"),
+    ({"model_type": "t5", "d_kv": 8}, "num_layers must be a whole number")])
 def test_a_folder_whose_config_does_not_fit_is_refused(folder, changes, message):
     with refused(message):
         minifpt.trunks.get(folder(**changes))
@@ -234,7 +243,8 @@ ONLY_SIZES = {key: value for key, value in CONFIG.items() if type(value) is int}
     ({"architectures": ["LongformerModel"]}, {"model_type": "longformer", "window": 512}),
     ({"architectures": ["ViTModel"], "image_size": 32, "patch_size": 8},
      {"model_type": "vit", "n_positions": 16, "dropout": 0.0}),
-    ({"architectures": ["GPT2LMHeadModel"], "n_embd": 8}, {"model_type": "gpt2", "n_embd": 8})])
+    ({"architectures": ["GPT2LMHeadModel"], "n_embd": 8, "n_layer": 2, "n_head": 2,
+      "n_positions": 12}, {"model_type": "gpt2", "n_embd": 8})])
 def test_a_config_without_some_fields_is_read_as_transformers_reads_it(fields, settings):
     assert read_config(ONLY_SIZES | fields, "config.json").items() >= settings.items()
 
@@ -264,19 +274,39 @@ def test_the_defaults_are_those_of_transformers(name):
 @pytest.mark.parametrize("name, array, message", [
     ("encoder.layer.0.attention.self.key.weight", None, "lacks 'encoder.layer.0.attention.self"),
     ("encoder.layer.0.attention.self.key.weight", np.zeros((4, 8)), "c_attn.weight' has shape"),
-    ("encoder.layer.1.attention.self.key.weight", np.zeros((8, 4)), "damaged"),
-    ("encoder.layer.1.attention.self.key.weight", np.zeros(()), "c_attn.weight' has shape"),
+    ("encoder.layer.1.attention.self.key.weight", np.zeros((8, 4)), "key.weight' has shape"),
+    ("encoder.layer.1.attention.self.key.weight", np.zeros(()), "key.weight' has shape"),
+    ("encoder.layer.1.attention.self.key.weight", np.zeros((8, 8), int), "key.weight' is I64"),
+    ("embeddings.LayerNorm.gamma", np.zeros(8), "'embeddings.LayerNorm.weight' twice"),
     ("encoder.layer.1.intermediate.dense.weight", np.zeros((8, 24)), "c_fc.weight' has shape"),
     ("encoder.layer.1.adapter.weight", np.zeros(3), "'encoder.layer.1.adapter.weight', which mini"),
-    ("embeddings.token_type_embeddings.weight", np.zeros((0, 8)), "damaged"),
+    *[("embeddings.token_type_embeddings.weight", np.zeros(shape), "types?_embeddings.* has shape")
+      for shape in ((0, 8), (16,), (2, 1), ())],
+    ("embeddings.token_type_embeddings.weight", np.zeros((2, 8), int), "weight' is I64"),
+    ("embeddings.position_embeddings.weight", np.zeros((2, 6, 8)), r"weight' has shape \(2, 6, 8"),
     ("embeddings.position_embeddings.weight", np.zeros((11, 8)), "'wpe.weight' has shape"),
-    ("embeddings.position_embeddings.weight", np.zeros(11), "'wpe.weight' has shape"),
+    ("embeddings.position_embeddings.weight", np.zeros(11), "expected rows of 11 channels"),
     ("encoder.layer.1.output.LayerNorm.bias", np.full(8, np.nan), "h.1.ln_2.bias' holds a NaN")])
 def test_a_folder_whose_tensors_do_not_fit_is_refused(folder, name, array, message):
     tensors = bert() | {f"bert.{name}": array}
-    tensors = {key: np.asarray(a, np.float32) for key, a in tensors.items() if a is not None}
+    tensors = {key: a.astype(np.float32) if a.dtype.kind == "f" else a
+               for key, a in tensors.items() if a is not None}
     with refused(message):
         minifpt.trunks.get(folder(tensors))
+
+
+@pytest.mark.parametrize("changes, message", [
+    *[({"d_kv": value}, "d_kv must be a whole number") for value in (None, "3", 0)],
+    ({"d_kv": 10 ** 9}, "'h.0.attn.c_attn.weight' has shape"),
+    ({"num_heads": 10 ** 9}, "'relative.weight' has shape"),
+    *[({"feed_forward_proj": name}, f"activation_function is '{name}'")
+      for name in ("7", "x-relu")]])
+def test_a_t5_whose_config_does_not_fit_is_refused(tmp_path, changes, message):
+    encoder("t5").save(tmp_path / "a")
+    path = tmp_path / "a" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with refused(message):
+        minifpt.trunks.get(tmp_path / "a")
 
 
 def test_each_class_reads_its_own_families(folder, tmp_path):

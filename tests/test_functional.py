@@ -164,7 +164,7 @@ def test_a_dy_of_another_kind_or_shape_is_refused(op):
     shapes |= {np.shape(y)[1:], (1,), np.shape(y)[1::-1] + np.shape(y)[2:], (9, *np.shape(y)[1:])}
     cache = rng.standard_normal(np.shape(y)) if op == "residual" else cache
     for dy in [*map(rng.standard_normal, shapes - {np.shape(y)}), np.atleast_1d(y).tolist(), None,
-               *map(np.asarray(y).astype, (np.uint8, bool, complex, str, object))]:
+               *map(np.asarray(y).astype, (np.uint8, bool, complex, str, object, "m8[s]"))]:
         with refused("has shape|has type"):
             vars(F)[f"{op}_backward"](dy, cache)
 
@@ -183,11 +183,11 @@ X, SCALE, QKV = np.ones((2, 3, 4), "f4"), np.ones(4, "f4"), np.ones((2, 3, 12), 
 
 @pytest.mark.parametrize("call, name, values", [
     (lambda v: F.layer_norm(X, SCALE, SCALE, v), "eps", (None, "1", -1, NAN, SCALE, True, [1e-5])),
-    (lambda v: F.rms_norm(X, SCALE, v), "eps", (None, INF, 1j)),
+    (lambda v: F.rms_norm(X, SCALE, v), "eps", (None, INF, 1j, np.timedelta64(1))),
     (lambda v: F.rope(X, 2, v), "base", (None, "1", 0, -1, INF, SCALE)),
     (lambda v: F.rope(X, 2, start=v), "start", (None, 1.5, NAN, "1", True)),
     (lambda v: F.positions(X, np.ones((9, 4), "f4"), v), "start", (1.0, True, [1])),
-    (lambda v: F.attention(QKV, v), "n_head", (True, 2.0)),
+    (lambda v: F.attention(QKV, v), "n_head", (True, 2.0, np.timedelta64(2))),
     (lambda v: F.attention(QKV, 2, v), "p", (None, NAN, 1, QKV)),
     (lambda v: F.attention(QKV, 2, causal=v), "causal", (None, 1, "False", QKV)),
     (lambda v: F.attention(QKV, 2, past=v), "past", (

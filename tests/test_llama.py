@@ -119,7 +119,9 @@ def test_a_llama_without_a_head_is_converted_as_a_trunk(tmp_path):
     ({"num_hidden_layers": "2"}, "n_layer"), ({"vocab_size": 12}, "wte.weight"),
     ({"num_key_value_heads": 3}, "groups"), ({"use_sliding_window": True}, "sliding"),
     ({"intermediate_size": 10 ** 9}, "up_proj"), ({"rms_norm_eps": 0}, "rms_norm"),
-    ({"tie_word_embeddings": False}, "lm_head"), ({"rope_parameters": [1]}, "bad config")])
+    ({"tie_word_embeddings": False}, "lm_head"),
+    ({"rope_parameters": [1]}, "rope_parameters is .1., expected an object"),
+    ({"tie_word_embeddings": "no"}, "config.json: tie_word_embeddings is 'no'")])
 def test_a_config_that_does_not_fit_is_refused(tmp_path, change, says):
     LlamaLM(config()).save(tmp_path / "a")
     path = tmp_path / "a" / "config.json"
@@ -290,3 +292,7 @@ def test_a_head_that_differs_from_a_tied_table_is_a_head_of_its_own(tmp_path):
     loaded = LlamaLM.from_pretrained(tmp_path / "m")
     assert not loaded.config.tied
     np.testing.assert_array_equal(loaded.lm_head.weight.data, lm.wte.weight.data + 1)
+    LlamaLM(config(tied=False)).save(tmp_path / "u")
+    change_tensors(tmp_path / "u", lambda t: t.pop(name))     # the head is not the table
+    with refused("lacks 'wte.weight'"):
+        LlamaLM.from_pretrained(tmp_path / "u")

@@ -228,3 +228,16 @@ def test_a_trunk_refuses_wrong_shapes(build, name, shape, message):
         return
     with refused(message):
         trunk.forward(np.ones(shape))
+
+
+@pytest.mark.parametrize("name, layer", [
+    *((name, "ln_f") for name in ("random:1x2x8", "lstm:1x8", "random:llama:1x2x8")),
+    *((name, "wpe") for name in ("random:1x2x8", "lstm:1x8,positions", "random:bert:1x2x8")),
+    ("random:bert:1x2x8", "ln")])
+def test_a_layer_below_or_above_the_blocks_may_learn_alone(name, layer):
+    trunk = minifpt.trunks.get(name)
+    trunk.freeze(f"only:{layer}.*")
+    y, cache = trunk.forward(rng().standard_normal((2, 3, 8)), need_dx=False)
+    trunk.backward(y, cache)
+    gradients = {key for key, p in trunk.named_parameters() if p.grad is not None}
+    assert gradients and all(key.startswith(f"{layer}.") for key in gradients)

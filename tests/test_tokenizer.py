@@ -140,11 +140,14 @@ DECODER = {"259": {"content": "<user>", "lstrip": True}, "260": {"content": "<s>
 @byte_pairs
 @pytest.mark.parametrize("files, message", [
     *[({"merges.txt": text}, "merges.txt: ")
-      for text in ("l o\nlow er\n", "l o w\n", "low\n", "l  o\n")],
+      for text in ("l o\nlow er\n", "l\0 o\n")],
+    *[({"merges.txt": line}, f"merges.txt: the line {line!r} is not two symbols")
+      for line in ("l o w", "low", "l  o", "l ", " ")],
     *[({"vocab.json": text}, message) for text, message in (
-        ("[]", "each symbol its id"), ('{"a": "b"}', "each symbol its id"),
-        ('{"a": -1}', "each symbol its id"), ('{"a": 1, "b": 1}', "two symbols one id"),
-        ('{"a": 1}', "lacks '!'"), ("{", "merges.txt: "), ("[" * 99999, "merges.txt: "),
+        ("[]", "vocab.json: expected a JSON object"), ('{"a": "b"}', "each symbol its id"),
+        ('{"a": -1}', "each symbol its id"), ('{"a": 9999999999}', "each symbol its id"),
+        ('{"a": 1, "b": 1}', "two symbols one id"), ('{"a": 1}', "vocab.json: lacks '!'"),
+        ("{", "vocab.json: not JSON"), ("[" * 99999, "vocab.json: not JSON"),
         (json.dumps({s: i for i, s in enumerate(SYMBOLS[:-1])}), "lacks 'low'"))],
     *[({"tokenizer_config.json": text}, message) for text, message in (
         ('{"tokenizer_class": "Qwen2Tokenizer"}', "is of a Qwen2Tokenizer, .* put its tokenizer"),
@@ -154,7 +157,12 @@ DECODER = {"259": {"content": "<user>", "lstrip": True}, "260": {"content": "<s>
         ("[]", "tokenizer_config.json: "))],
     *[({"added_tokens.json": text}, message) for text, message in (
         ('{"<user>": 300}', "'<user>' has the number 300, expected 259"),
-        ('{"<user>": "x"}', "merges.txt: "), ("[]", "added_tokens.json: expected a JSON object"))],
+        ('{"<user>": "x"}', "added tokens in the files beside it cannot be read"),
+        ("[]", "^[^:]*added_tokens.json: expected a JSON object"))],
+    *[({"tokenizer_config.json": '{"added_tokens_decoder": ' + text + "}"},
+       "added tokens in the files beside it cannot be read") for text in (
+           "3", '["<user>"]', '{"259": 7}', '{"x": {"content": "<user>"}}', '{"259": {}}',
+           '{"259": {"content": "<user>", "special": "yes"}}')],
     ({"tokenizer.json": "{"}, "tokenizer.json: "),
     ({"merges.txt": None}, "expected a merges.txt|GPT-2's merges.txt, there"), ({}, "pip install")])
 def test_damaged_or_missing_files_are_refused(tmp_path, monkeypatch, files, message):

@@ -335,6 +335,14 @@ def test_a_solved_run_is_a_finished_one_and_more_steps_give_the_same_bits(tmp_pa
     assert rows(more) == rows(history)
 
 
+def test_seconds_are_counted_on_after_a_resume(tmp_path, monkeypatch):
+    clock = iter(range(10**6, 10**7))                     # a second each time it is read
+    monkeypatch.setattr(training.time, "perf_counter", lambda: next(clock))
+    _, before = go(tmp_path, until=0.01)
+    _, after = go(tmp_path, resume=True)
+    assert 0 < before[-1]["seconds"] < after[-1]["seconds"] < 1000
+
+
 @pytest.mark.parametrize("options, last", [({}, 15), ({"steps": 24}, 24), ({"until": 1.0}, 24)])
 def test_a_task_s_own_accuracy_ends_a_run_whose_steps_are_not_given(monkeypatch, options, last):
     monkeypatch.setattr(BitXOR, "defaults", BitXOR.defaults | {"steps": 24, "lr": 1e-5})

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..checks import brief, one_of
-from . import huggingface, one_line
+from ..checks import brief, flag, one_of, whole
+from . import huggingface
 from .huggingface import Tensor
 
 
@@ -72,7 +72,9 @@ BERT = Family("BertModel", "bert.", "encoder.layer", ENCODER_SIZES, {
     "mlp.c_fc": ("intermediate.dense",), "mlp.c_proj": ("output.dense",),
     "ln_2": ("output.LayerNorm",)}, {
     "position_embedding_type": ("absolute",), "is_decoder": (False,)}, ENCODER_DROPOUTS)
-VIT = Family("ViTModel", "vit.", "encoder.layer", ENCODER_SIZES, {
+VIT = Family("ViTModel", "vit.", "encoder.layer", {
+    ours: theirs for ours, theirs in ENCODER_SIZES.items()
+    if ours not in ("n_positions", "vocab_size")}, {
     "wpe": "embeddings.position_embeddings", "ln_f": "layernorm"}, {
     "attn.c_attn": tuple(f"attention.attention.{part}" for part in ("query", "key", "value")),
     "attn.c_proj": ("attention.output.dense",), "ln_1": ("layernorm_before",),
@@ -99,6 +101,8 @@ FAMILIES = {
                                 settings=ENCODER_SIZES | {"window": "attention_window"}),
     "vit": VIT, "t5": T5}
 TABLES = "wte.weight", "lm_head.weight", "wpe.weight", "relative.weight"      # not transposed
+# Fields of our config that are whole numbers, at least 1.
+WHOLE = {*SIZES, "n_group", "head_dim", "n_buckets", "max_distance"} - {"initializer_range"}
 # Names in blocks that are not read: the masks of old versions, rotary angles, what Longformer's
 # tokens with global attention have.
 IGNORED = re.compile(r"attn\.(masked_)?bias$|rotary_emb\.inv_freq$|_global\.")
@@ -118,16 +122,18 @@ def read_config(raw, path, dropout=None):
     family, usual = FAMILIES[kind], 0.0 if kind == "vit" else 0.1
     settings = {ours: raw.get(theirs, DEFAULTS.get(theirs))
                 for ours, theirs in family.settings.items()}
+    for ours, theirs in family.settings.items():
+        if ours in WHOLE and (ours != "n_group" or settings[ours] is not None):
+            whole(path, theirs, settings[ours], most=2**63 - 1)
+        elif settings[ours] is None and ours != "n_group":
+            raise ValueError(f"{path}: {theirs} is null")
     settings["model_type"] = "llama" if kind == "qwen2" else kind
     rates = {key: raw.get(key, DEFAULTS.get(key, usual)) for key in family.dropouts}
     settings["dropout"] = rates[family.dropouts[0]] if dropout is None else dropout
     if dropout is None and any(rate != settings["dropout"] for rate in rates.values()):
         raise ValueError(f"{path}: {', '.join(f'{k} {brief(v)}' for k, v in rates.items())}: "
                          "minifpt has one dropout for all: pass dropout=")
-    try:
-        fixed = family.fixed | special_settings(kind, raw, settings)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError, AttributeError) as e:
-        raise ValueError(f"{path}: bad config ({one_line(e)})") from None
+    fixed = family.fixed | special_settings(kind, raw, settings, path)
     for key, built in fixed.items():
         if raw.get(key, built[0]) not in built:
             raise ValueError(f"{path}: {key} is {brief(raw[key])}, minifpt builds only "
@@ -150,36 +156,51 @@ def kind_of(raw, path):
     return one_of(path, "model_type", kind, FAMILIES)
 
 
-def special_settings(kind, raw, settings):
+def special_settings(kind, raw, settings, path):
     """Change ``settings`` in place by what a family alone has; return more ``Family.fixed``."""
     if kind == "gpt2":
         return {"n_inner": (None, 4 * settings["n_embd"])}
     if kind in ("llama", "qwen2"):
         rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+        if not isinstance(rope, dict):
+            raise ValueError(f"{path}: rope_parameters is {brief(rope)}, expected an object")
         settings |= {"rope_base": rope.get("rope_theta", raw.get("rope_theta", 10000.0)),
                      "qkv_bias": kind == "qwen2"}
         scaling = rope.get("rope_type", rope.get("type", "default"))
         if scaling != "default":
-            raise ValueError(f"rope_type is {brief(scaling)}, minifpt builds only 'default'")
+            raise ValueError(f"{path}: rope_type is {brief(scaling)}, minifpt builds only "
+                             "'default'")
         return {"head_dim": (None, settings["n_embd"] // settings["n_head"])}
     if kind == "t5":
-        *gated, act = raw.get("feed_forward_proj", "relu").split("-")
+        name = str(raw.get("feed_forward_proj", "relu"))
+        act = name.removeprefix("gated-")
         # "gated-gelu" is gelu_new in Transformers, too.
-        settings |= {"n_positions": 1, "gated": gated == ["gated"], "activation_function":
-                     "gelu_new" if gated and act == "gelu" else act,
+        settings |= {"n_positions": 1, "gated": act != name, "activation_function":
+                     "gelu_new" if name == "gated-gelu" else act,
                      "layer_norm_epsilon": raw.get("layer_norm_epsilon", 1e-6)}
     elif kind == "vit":
-        sides = [raw[key] if isinstance(raw[key], list) else [raw[key]] * 2
-                 for key in ("image_size", "patch_size")]
+        images, patches = (sides(path, key, raw.get(key)) for key in ("image_size", "patch_size"))
         settings |= {"vocab_size": 1, "n_positions": math.prod(
-            image // patch for image, patch in zip(*sides, strict=True))}
+            image // patch for image, patch in zip(images, patches, strict=True))}
     else:
+        if kind != "bert":
+            whole(path, "pad_token_id", raw.get("pad_token_id", 1), 0)
         settings["n_positions"] -= first_position(kind, raw)
-    if isinstance(settings.get("window"), list):
-        settings["window"], *others = {*settings["window"]}
-        if others:
-            raise ValueError("attention_window differs between blocks")
+    if kind == "longformer" and isinstance(settings["window"], list):
+        windows = settings["window"]
+        if not windows or windows.count(windows[0]) < len(windows):
+            raise ValueError(f"{path}: attention_window is {brief(windows)}, expected one number "
+                             "for all blocks")
+        settings["window"] = windows[0]
     return {}
+
+
+def sides(path, key, value):
+    """Return the height and the width of an image or of its patches, one number or two."""
+    pair = value if isinstance(value, list) else [value, value]
+    if len(pair) != 2:
+        raise ValueError(f"{path}: {key} is {brief(value)}, expected one number or two")
+    return [whole(path, key, side) for side in pair]
 
 
 def first_position(kind, raw):
@@ -207,8 +228,12 @@ def load_checkpoint(path, dropout=None):
     for name, tensor in huggingface.read_tensors(path).items():
         name = name.removeprefix(family.prefix)
         # Old versions of BERT have these names.
-        theirs[name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
-            "LayerNorm.beta", "LayerNorm.bias")] = tensor
+        name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
+            "LayerNorm.beta", "LayerNorm.bias")
+        if name in theirs:
+            raise ValueError(f"{path}: holds '{name}' twice, with the prefix '{family.prefix}' and "
+                             "without it, or by an old name, too")
+        theirs[name] = tensor
     if kind == "vit" and family.outer["wpe"] in theirs:
         theirs[f"{family.outer['wpe']}.weight"] = theirs.pop(family.outer["wpe"])
     blocks = {match[1] for name in theirs
@@ -257,6 +282,11 @@ def joined(parts, name, kind, settings):
     scale, is_linear = query_scale(name, kind, settings), kind != "gpt2" and name not in TABLES
     if len(parts) == 1 and not (is_linear and len(parts[0].shape) == 2):
         return parts[0]
+    for part in parts:
+        part.check_dtype()
+        if part.shape[1:] != parts[0].shape[1:]:
+            raise ValueError(f"{part.label} has shape {part.shape}, the queries have "
+                             f"{parts[0].shape}")
 
     def read():
         arrays = [part.read() for part in parts]
@@ -271,6 +301,13 @@ def positions(table, types, first):
     """Return the positional embeddings from row ``first`` on, with the vector of the first token
     type, which every token has."""
     n, C = (0, 0, *table.shape)[-2:]
+    if math.prod(table.shape[:-2]) != 1:
+        raise ValueError(f"{table.label} has shape {table.shape}, expected a row for each position")
+    if types is not None and (0 in types.shape or types.shape[1:] != (C,)):
+        raise ValueError(f"{types.label} has shape {types.shape}, expected rows of {C} "
+                         "channels, as the positions have")
+    for tensor in filter(None, (table, types)):
+        tensor.check_dtype()
 
     def read():
         rows = table.read().reshape(n, C)[first:]
@@ -281,15 +318,18 @@ def positions(table, types, first):
 def tie(path, kind, raw, settings, tensors):
     """Remove a language model's head where it is the table of its tokens.  A GPT-2 with another
     head loses both, because ours has one table for both ends: it is read as a trunk."""
-    is_tied = raw.get("tie_word_embeddings", kind == "gpt2")
+    is_tied = flag(path.with_name("config.json"), "tie_word_embeddings",
+                   raw.get("tie_word_embeddings", kind == "gpt2"))
     head = tensors.get("lm_head.weight")
-    table = tensors.setdefault("wte.weight", head) if head else tensors.get("wte.weight")
+    if head and is_tied:
+        tensors.setdefault("wte.weight", head)
+    table = tensors.get("wte.weight")
     # Transformers, too, keeps a Llama's head that differs from the table.
-    is_same = head in (None, table) or (
+    is_same = head in (None, table) or table is not None and (
         head.shape == table.shape and np.array_equal(head.read(), table.read()))
     if kind == "gpt2" and not (is_same and (is_tied or head)):
         tensors.pop("wte.weight", None)
-    settings["tied"] = bool(is_tied and is_same)
+    settings["tied"] = is_tied and is_same
     if kind == "gpt2" or settings["tied"]:
         tensors.pop("lm_head.weight", None)
 

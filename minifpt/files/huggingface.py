@@ -54,10 +54,14 @@ class Tensor:
         """Return whether the array has one of the dtypes that can be read."""
         return not isinstance(self.dtype, str)
 
-    def read(self):
-        """Return the array, which may be a read-only map of the file.  Raises ``ValueError``."""
+    def check_dtype(self):
+        """Raise ``ValueError`` for a dtype that cannot be read."""
         if not self.is_readable():
             raise ValueError(f"{self.label} is {self.dtype}, expected one of {', '.join(DTYPES)}")
+
+    def read(self):
+        """Return the array, which may be a read-only map of the file.  Raises ``ValueError``."""
+        self.check_dtype()
         with refuse_damage(f"{self.label} is damaged"):   # zipfile checks a CRC at the end
             array = self.read_array()
         if self.dtype.kind == "u":                        # the upper half of a float32
@@ -84,7 +88,8 @@ def read_tensors(path):
                 is_name(name) and is_name(file) and file == Path(file).name
                 for name, file in places.items()):
             raise ValueError(f"{path}: weight_map must give each tensor the name of a file")
-        shards = {file: read_tensors(path.with_name(file)) for file in sorted(set(places.values()))}
+        shards = {file: read_safetensors(path.with_name(file))
+                  for file in sorted(set(places.values()))}
         for name, file in places.items():
             if name not in shards[file]:
                 raise ValueError(f"{path}: says that '{name}' is in {file}, which lacks it")

@@ -6,10 +6,9 @@ Other models split text in other ways, which their ``tokenizer.json`` of Transfo
 The library ``tokenizers`` does the work (``pip install tokenizers``, or the extra ``gpt2``).
 """
 
-import json
 from pathlib import Path
 
-from . import one_line, read_json, read_text, refuse_damage
+from . import read_json, read_text, refuse_damage
 
 END = "<|endoftext|>"
 # Beside weights, or NAME.merges.txt and so on; the first two hold a tokenizer, the others add to
@@ -53,38 +52,41 @@ class BPE:
         if not path.is_file():
             raise FileNotFoundError(f"{path}: there is no such file: expected a merges.txt")
         ByteLevelBPETokenizer = library(path).ByteLevelBPETokenizer
-        try:
-            # Not splitlines, which would cut at odd characters.
-            merges = [tuple(line.split(" ")) for line in read_text(path).split("\n")
-                      if line and not line.startswith("#version")]
-            symbols = [*byte_vocabulary(), *map("".join, merges), END]
-            vocab = {symbol: i for i, symbol in enumerate(dict.fromkeys(symbols))}
-            if beside(path, "vocab.json").is_file():
-                vocab = parse_vocab(read_text(beside(path, "vocab.json")), symbols[:-1])
+        # Not splitlines, which would cut at odd characters.
+        merges = [tuple(line.split(" ")) for line in read_text(path).split("\n")
+                  if line and not line.startswith("#version")]
+        for pair in merges:
+            if len(pair) != 2 or "" in pair:
+                raise ValueError(f"{path}: the line {' '.join(pair)!r:.60} is not two symbols with "
+                                 "one space between them")
+        symbols = [*byte_vocabulary(), *map("".join, merges), END]
+        vocab = {symbol: i for i, symbol in enumerate(dict.fromkeys(symbols))}
+        if beside(path, "vocab.json").is_file():
+            vocab = read_vocab(beside(path, "vocab.json"), symbols[:-1])
+        with refuse_damage(f"{path}: not merges of this vocabulary"):
             self.bpe = ByteLevelBPETokenizer(vocab, merges)
-            if END in vocab:
-                self.bpe.add_special_tokens([END])
-            self.add_tokens(path)
-        except Exception as e:                            # tokenizers raises no class of its own
-            raise ValueError(f"{path}: {one_line(e)}") from None
+        if END in vocab:
+            self.bpe.add_special_tokens([END])
+        self.add_tokens(path)
         self.vocab_size = max(self.bpe.get_vocab().values()) + 1
 
     def add_tokens(self, merges):
         """Add the tokens that files beside ``merges`` list after its vocabulary."""
-        path = beside(merges, "added_tokens.json")
-        tokens = {content: (number, {}) for content, number in read_settings(path).items()}
-        path = beside(merges, "tokenizer_config.json")
-        for number, token in read_settings(path).get("added_tokens_decoder", {}).items():
-            flags = {flag: token[flag] for flag in ("lstrip", "rstrip", "single_word", "normalized",
-                                                    "special") if flag in token}
-            tokens[token["content"]] = int(number), flags
+        config = read_settings(beside(merges, "tokenizer_config.json"))
+        tokens = {content: (number, {}) for content, number
+                  in read_settings(beside(merges, "added_tokens.json")).items()}
         AddedToken = library(merges).AddedToken
-        for content, (number, flags) in sorted(tokens.items(), key=lambda item: item[1][0]):
-            add = self.bpe.add_special_tokens if flags.get("special") else self.bpe.add_tokens
-            add([AddedToken(content, **flags)])
-            if self.bpe.token_to_id(content) != number:
-                raise ValueError(f"the added token '{content:.60}' has the number {number}, "
-                                 f"expected {self.bpe.token_to_id(content)}, the next one")
+        with refuse_damage(f"{merges}: the added tokens in the files beside it cannot be read"):
+            for number, token in config.get("added_tokens_decoder", {}).items():
+                flags = {flag: token[flag] for flag in ("lstrip", "rstrip", "single_word",
+                                                        "normalized", "special") if flag in token}
+                tokens[token["content"]] = int(number), flags
+            for content, (number, flags) in sorted(tokens.items(), key=lambda item: item[1][0]):
+                add = self.bpe.add_special_tokens if flags.get("special") else self.bpe.add_tokens
+                add([AddedToken(content, **flags)])
+                if self.bpe.token_to_id(content) != number:
+                    raise ValueError(f"{content!r:.60} has the number {number}, expected "
+                                     f"{self.bpe.token_to_id(content)}, the next one")
 
     def encode(self, text):
         """Return the ids of a text as a list; ``<|endoftext|>`` in the text is one token."""
@@ -105,11 +107,9 @@ class Saved(BPE):
     Transformers' own it adds the tokens of the file's template, such as one before the text."""
 
     def __init__(self, path):
-        Tokenizer = library(path).Tokenizer
-        try:
-            self.bpe = Tokenizer.from_str(read_text(path))
-        except Exception as e:                            # tokenizers raises no class of its own
-            raise ValueError(f"{path}: {one_line(e)}") from None
+        Tokenizer, text = library(path).Tokenizer, read_text(path)
+        with refuse_damage(f"{path}: not a tokenizer"):   # tokenizers raises no class of its own
+            self.bpe = Tokenizer.from_str(text)
         self.vocab_size = max(self.bpe.get_vocab().values(), default=-1) + 1
 
 
@@ -159,8 +159,8 @@ def is_bytes(path):
     """Return whether 256 tokens of weights at ``path`` are the bytes in their order: no file beside
     them has a vocabulary of 256 tokens with other numbers."""
     for file in files_beside(path, "tokenizer.json", "vocab.json"):
+        data = read_json(file)
         with refuse_damage(f"{file}: not a vocabulary"):
-            data = json.loads(read_text(file))
             vocab = data["model"]["vocab"] if "model" in data else data
             if len(vocab) == 256:
                 return vocab == byte_vocabulary()
@@ -193,16 +193,16 @@ def check_is_gpt2(merges):
                              "tokenizer.json that Transformers writes there")
 
 
-def parse_vocab(text, needed):
+def read_vocab(path, needed):
     """Return {symbol: id} of a ``vocab.json``, which must have the ``needed`` symbols."""
-    vocab = json.loads(text)
-    if not isinstance(vocab, dict) or not all(type(i) is int and i >= 0 for i in vocab.values()):
-        raise ValueError("vocab.json must give each symbol its id")
+    vocab = read_json(path)
+    if not all(type(i) is int and 0 <= i < 1 << 31 for i in vocab.values()):
+        raise ValueError(f"{path}: must give each symbol its id")
     if len(set(vocab.values())) != len(vocab):
-        raise ValueError("vocab.json gives two symbols one id")
+        raise ValueError(f"{path}: gives two symbols one id")
     for symbol in needed:
         if symbol not in vocab:
-            raise ValueError(f"the vocabulary lacks '{symbol}', which the merges or the 256 bytes "
+            raise ValueError(f"{path}: lacks {symbol!r:.60}, which the merges or the 256 bytes "
                              "need")
     return vocab
 

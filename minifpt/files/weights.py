@@ -159,8 +159,11 @@ def check_size(path, config, tensors):
         raise ValueError(f"{path}: holds {len(blocks)} blocks, its config says n_layer "
                          f"{config.n_layer}")
     inner = getattr(config, "n_inner", 4 * config.n_embd)
+    head = getattr(config, "head_dim", config.n_embd // config.n_head)
     for name, *shape in (("wpe.weight", config.n_positions, config.n_embd),
                          ("wte.weight", config.vocab_size, config.n_embd),
+                         ("relative.weight", getattr(config, "n_buckets", 0), config.n_head),
+                         ("h.0.attn.c_attn.weight", config.n_embd, 3 * config.n_head * head),
                          ("h.0.mlp.c_fc.weight", config.n_embd, inner),
                          ("h.0.mlp.up_proj.weight", config.n_embd, inner)):
         if name in tensors and tensors[name].shape != tuple(shape):
