@@ -24,6 +24,7 @@ import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
 from minifpt.exercises.lesson import color, curves, figure, matrix, picture, reveal, show
+from minifpt.files.weights import shipped
 from minifpt.layers import Parameter
 
 # %% [markdown]
@@ -172,7 +173,7 @@ print(minifpt.gradcheck(skip_gram, skip_gram_backward,
 guess = ...                                               # in nats
 
 # %%
-words = re.findall("[a-z]+", minifpt.files.weights.shipped("held-out.txt").read_text().lower())
+words = re.findall("[a-z]+", shipped("held-out.txt").read_text().lower())
 kinds, count = np.unique(words, return_counts=True)
 vocabulary, often = [str(word) for word in kinds[count >= 5]], count[count >= 5]
 number = {word: i for i, word in enumerate(vocabulary)}

@@ -21,6 +21,7 @@ import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
 from minifpt.exercises.lesson import color, curves, figure, matrix, picture, reveal, show
+from minifpt.files.weights import shipped
 
 # %% [markdown]
 # ## The mask taken off
@@ -98,7 +99,7 @@ print(f"at positions 0 to {T - 2} {loss:.2f} nats, at the last one "
 show(minifpt.tasks.Masked.masked)
 
 # %%
-hidden = minifpt.tasks.Masked([minifpt.files.weights.shipped("held-out.txt")], tokens=T)
+hidden = minifpt.tasks.Masked([shipped("held-out.txt")], tokens=T)
 for ids, chosen in zip(*hidden.batch(np.random.default_rng(3), 2), strict=True):
     print("read: ", "".join("█" if i == 0 else chr(i).replace("\n", " ") for i in ids))
     print("asked:", "".join(" " if i < 0 else {10: "/", 32: "_"}.get(i, chr(i)) for i in chosen))
