@@ -36,6 +36,7 @@ from minifpt.trunks import forms
 
 RATES = 1e-2, 3e-3, 3e-2, 1e-3                            # the likeliest first
 VALIDATION_SEED, SEEDS, EXAMPLES, EVERY = 1000, range(3), 128, 25
+NEVER = 10 ** 9                                           # the steps of a run that did not end
 # Most steps and the goal of each task.
 TASKS = {"bit-memory": (3000, 0.95), "bit-xor": (4000, 0.995)}
 COLUMNS = ("task", "trunk", "change", "lr", "seed", "reached", "last_step", "accuracy", "seconds",
@@ -108,12 +109,12 @@ def run(task_name, trunk, change, lr, seed, most, folder):
 
 def rank(row):
     """Return a key by which the better of two runs comes first: fewer steps, else accuracy."""
-    return int(row["reached"] or 10 ** 9), -float(np.nan_to_num(float(row["accuracy"])))
+    return int(row["reached"] or NEVER), -float(np.nan_to_num(float(row["accuracy"])))
 
 
 def run_arm(arm, rows, path, folder):
     """Do the runs of an arm that ``rows`` lacks, and write them to the CSV file ``path``."""
-    def done(lr, seed, most=10 ** 9):
+    def done(lr, seed, most=NEVER):
         key = (*arm, f"{lr:g}", str(seed))
         for row in rows:
             if tuple(str(row[name]) for name in COLUMNS[:5]) == key:
@@ -124,7 +125,7 @@ def run_arm(arm, rows, path, folder):
         return rows[-1]
     trials = []
     for lr in RATES:                                      # no more steps than the best so far
-        trials.append(done(lr, VALIDATION_SEED, min([10 ** 9, *(
+        trials.append(done(lr, VALIDATION_SEED, min([NEVER, *(
             int(row["reached"]) for row in trials if row["reached"])])))
     while True:
         rates, best = [float(row["lr"]) for row in trials], min(trials, key=rank)
@@ -132,7 +133,7 @@ def run_arm(arm, rows, path, folder):
         if min(rates) < lr < max(rates) or len(trials) > 6:
             break
         lr = float(f"{lr * (3.2 if lr == max(rates) else 0.32):.0e}")
-        trials.append(done(lr, VALIDATION_SEED, int(best["reached"] or 10 ** 9)))
+        trials.append(done(lr, VALIDATION_SEED, int(best["reached"] or NEVER)))
     for seed in SEEDS:
         done(float(best["lr"]), seed)
 
@@ -186,15 +187,17 @@ def mean(rows, trunk, column):
 
 
 def answer(rows):
-    """Return the median of the steps to the goal with the least and the largest, or the mean of the
-    last accuracies where a seed did not get there; then the learning rate."""
+    """Return the median of the steps to the goal with the least and the largest, or the last
+    accuracies where half of the seeds did not get there; then the learning rate."""
     if not rows:
         return ""
-    steps = [int(row["reached"] or 0) for row in rows]
-    if not all(steps):
+    steps = sorted(int(row["reached"] or NEVER) for row in rows)
+    if np.median(steps) >= NEVER:
         accuracies = [100 * float(row["accuracy"]) for row in rows]
-        return f"{tables.spread(accuracies)} % after {rows[0]['last_step']}; {rows[0]['lr']}"
-    ends = f" ({min(steps):,} to {max(steps):,})" * (min(steps) < max(steps))
+        last = max(int(row["last_step"]) for row in rows)
+        return f"{tables.spread(accuracies)} % after {last:,}; {rows[0]['lr']}"
+    most = f"{steps[-1]:,}" if steps[-1] < NEVER else f"over {TASKS[rows[0]['task']][0]:,}"
+    ends = f" ({steps[0]:,} to {most})" * (steps[0] < steps[-1])
     return f"{np.median(steps):,.0f}{ends}; {rows[0]['lr']}"
 
 
