@@ -239,6 +239,7 @@ def test_only_a_random_trunk_has_a_config_without_being_made(model, own):
 
 BAD_MODELS = [
     ("random:gpt3", ValueError, "--model random:gpt3: no shape 'gpt3', expected one of gpt2, "),
+    ("random:2x4/2x16", ValueError, "--model random:2x4/2x16: no shape '2x4/2x16', expected"),
     ("nothing-here", FileNotFoundError, "no weights 'nothing-here'"),
     ("", FileNotFoundError, "no weights ''|holds none of"),
     ("Random", FileNotFoundError, "no weights 'Random'"),
