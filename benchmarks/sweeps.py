@@ -67,7 +67,6 @@ class LongTable(reproduce.Table):
 def grid_of(table, out, seeds, **options):
     """Do as ``compare.grid_of``, also for a :class:`LongTable`."""
     if not isinstance(table, LongTable):
-        return compare.grid(out, table.columns, table.arms, range(seeds), rates=table.rates,
-                            **options)
+        return compare.grid_of(table, out, seeds, **options)
     return grid(out / "long", table.columns, table.arms, range(seeds), table.rates, table.share,
                 **options)

@@ -85,7 +85,7 @@ class GPT2(layers.Layer):
         self.ln_f = layers.LayerNorm(c.n_embd, c.layer_norm_epsilon, dtype)
         if seed is not None:                              # the matrices are drawn on all cores
             share(lambda pair: layers.draw_weights(*pair, seed, c),
-                   [(n, p) for n, p in self.named_parameters() if p.data.ndim == 2])
+                  [(n, p) for n, p in self.named_parameters() if p.data.ndim == 2])
 
     from_pretrained = classmethod(weights.load)           # (name, dtype, dropout) -> a model
     save = export.save                                    # (path, dtype, **provenance)

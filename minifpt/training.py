@@ -263,7 +263,7 @@ def fingerprint(task=None, model=None):
 
 @cache
 def made_with():
-    """Return {part: text} of what the bits of a run depend on besides its inputs."""
+    """Return {part: text}: minifpt's code and the libraries, which decide a run's bits, too."""
     package = Path(__file__).parent
     code = [path.read_bytes() for folder in ("", "tasks", "trunks")
             for path in sorted((package / folder).glob("*.py"))]

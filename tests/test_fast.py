@@ -236,10 +236,10 @@ def test_threads_take_pieces_without_python_s_lock():
             for i in range(len(self)):
                 time.sleep(0.01)
                 yield i
-    done = []
+    taken = []
     with on(2):
-        machine.share(done.append, Pieces(range(4)))
-    assert sorted(done) == [0, 1, 2, 3]
+        machine.share(taken.append, Pieces(range(4)))
+    assert sorted(taken) == [0, 1, 2, 3]
 
 
 def test_within_one_core_nothing_is_shared():

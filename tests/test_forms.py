@@ -284,10 +284,10 @@ def test_the_norm_before_a_block_of_a_bert_is_the_last_one_of_the_block_below(ra
     model = minifpt.FPT.for_task("bit-memory", "random:bert:3x2x8")
     trunk, w = randomise(model.trunk), model.input.weight.data.astype(np.float64)
     w, norms = w - w.mean(axis=1, keepdims=True), [trunk.ln, trunk.h[0].ln_2, trunk.h[1].ln_2]
-    wanted = [by_definition((w * norms[i // 2].weight.data) @ q @ k.T
-                            @ (w * norms[i // 2].weight.data).T)
-              for i, (q, k) in enumerate(heads_of(trunk))]
-    np.testing.assert_allclose(numbers(minifpt.heads(model)), wanted, atol=1e-6)
+    expected = [by_definition((w * norms[i // 2].weight.data) @ q @ k.T
+                              @ (w * norms[i // 2].weight.data).T)
+                for i, (q, k) in enumerate(heads_of(trunk))]
+    np.testing.assert_allclose(numbers(minifpt.heads(model)), expected, atol=1e-6)
 
 
 def test_random_heads_lie_within_the_random_spread_and_trained_ones_do_not():

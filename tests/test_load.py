@@ -107,12 +107,12 @@ def test_load_takes_a_trunk_of_ones_own(scale):
     predicts_the_same(fpt, "run", scale(seed=3))
     with refused("run: its trunk was built in code: pass it"):
         minifpt.load("run")
-    for wrong, message in (
+    for trunk, message in (
             (scale, "other frozen weights: pass the trunk as it was before training"),
             (lambda seed: None, "run: .* takes arguments: pass a function without"),
             (lambda: None, "'NoneType'> is not a trunk")):
         with refused(message):
-            minifpt.load("run", wrong)
+            minifpt.load("run", trunk)
 
 
 @pytest.mark.parametrize("command, folder", [

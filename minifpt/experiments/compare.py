@@ -322,8 +322,8 @@ def compare(out, task_names, models, seeds, **options):
 
 
 def reproduce(name, table, out, seeds=5, **options):
-    """Run one of the paper's tables, a ``reproduce.Table``, and return it as
-    Markdown.  ``options`` are those of :func:`grid`.
+    """Run one of the paper's tables, a ``reproduce.Table``, with a number of seeds, and return it
+    as Markdown.  ``options`` are those of :func:`grid`.
 
     It writes ``OUT/NAME.md``, ``.csv`` and ``.png``."""
     out = Path(out)

@@ -11,12 +11,7 @@ import numpy as np
 from .. import tasks
 from ..checks import brief
 from ..files import read_json, refuse_damage
-from ..files.runs import (
-    Run,
-    check_fingerprint,
-    crc,
-    train_as_recorded,
-)
+from ..files.runs import RESTORE, Run, check_fingerprint, crc, train_as_recorded
 from ..fpt import FPT
 from ..optim import Adam
 from ..training import fingerprint
@@ -45,8 +40,8 @@ def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
     """
     settings = read_settings(folder)
     model = at_start(folder, settings, trunk)
-    check_fingerprint(folder, settings["fingerprint"], fingerprint(model=model), *(
-        [] if trunk is None else ["pass the trunk as it was before training"]))
+    check_fingerprint(folder, settings["fingerprint"], fingerprint(model=model),
+                      RESTORE if trunk is None else "pass the trunk as it was before training")
     run = read_checkpoint(folder, model, settings)
     model.run = settings | {"step": run.step}
     return model

@@ -31,6 +31,7 @@ COLUMNS = ["step", "train_loss", "train_accuracy", "test_loss", "test_accuracy",
 DIVERGED = "diverged.txt"                                 # the error of a run that diverged
 OURS = "config.json", "checkpoint.npz", "metrics.csv", "curves.png", DIVERGED
 UNTIL_TESTS = 3                                           # in a row, see Run.is_solved
+RESTORE = "restore it, or choose another folder for a new run"
 FORMAT = 2                                                # of config.json; others are refused
 
 # The parts of a run's fingerprint in config.json, each with what an error says of another one.
@@ -103,10 +104,9 @@ def train_as_recorded(model, record):
             p.frozen_columns = tuple(slice(*columns) for columns in record[name])
 
 
-def check_fingerprint(path, before, now,
-                      advice="restore it, or choose another folder for a new run"):
-    """Raise ``ValueError`` that names the first part of a run's fingerprint that has changed.
-    Only parts that both have are compared."""
+def check_fingerprint(path, before, now, advice=RESTORE):
+    """Raise ``ValueError`` that names the first part of a run's fingerprint that has changed, with
+    advice.  Only parts that both have are compared."""
     for part, value in now.items():
         if before.get(part, value) != value:
             raise ValueError(f"{path}: the run was made with {PARTS[part]}: {advice}")
