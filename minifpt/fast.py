@@ -31,7 +31,6 @@ embedding, embedding_backward = F.embedding, F.embedding_backward.raw
 bias, bias_backward = F.bias.raw, F.bias_backward.raw
 positions, positions_backward = F.positions.raw, F.positions_backward.raw
 rms_norm, rms_norm_backward = F.rms_norm.raw, F.rms_norm_backward.raw
-gelu_exact, gelu_exact_backward = F.gelu_exact.raw, F.gelu_exact_backward.raw
 relu, relu_backward = F.relu.raw, F.relu_backward.raw
 silu, silu_backward = F.silu.raw, F.silu_backward.raw
 multiply, multiply_backward = F.multiply.raw, F.multiply_backward.raw
@@ -271,6 +270,32 @@ def gelu_backward(dy, cache):
     dx = np.empty(dy.shape, np.result_type(dy, cache.derivative))
     _in_pieces(np.multiply, dy, cache.derivative, dx)     # the third array is the result
     return dx
+
+
+def gelu_exact(x):
+    """As :func:`functional.gelu_exact`, bit for bit; the cache is the derivative, as of
+    :func:`gelu`."""
+    from scipy.special import ndtr  # slow to import, and rarely needed
+    y, d = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
+
+    def part(xs, ys, ds):
+        p = ndtr(xs)
+        np.multiply(xs, p, out=ys)
+        with np.errstate(over="ignore", under="ignore"):
+            np.multiply(-0.5 * xs, xs, out=ds)
+            np.exp(ds, out=ds)
+            ds *= xs
+        ds *= F.DENSITY_AT_0
+        ds += p                                           # d = P(x) + x p(x)
+    _in_pieces(part, x, y, d)
+    return y, GeluCache(d)
+
+
+def gelu_exact_backward(dy, cache):
+    """Compute ``dx = dy * derivative``."""
+    if isinstance(cache, F.ActivationCache):              # its forward pass was traced
+        return F.gelu_exact_backward(dy, cache)
+    return gelu_backward(dy, cache)
 
 
 def _in_pieces(part, *arrays):

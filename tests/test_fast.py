@@ -96,13 +96,18 @@ both = pytest.mark.parametrize("size", [5000, 1 << 30])
 @settings(max_examples=5)
 def test_gelu_equals_the_simple_form(size, shape, kind, factor):
     dtype, tolerance = kind
-    compare("gelu", [normal(shape, dtype) * dtype(factor)], tolerance, pieces_of(size))
+    x = normal(shape, dtype) * dtype(factor)
+    compare("gelu", [x], tolerance, pieces_of(size))
+    compare("gelu_exact", [x], 0, pieces_of(size))
 
 
-def test_a_gradient_of_gelu_in_another_memory_order_is_right():
+@pytest.mark.parametrize("op", ["gelu", "gelu_exact"])
+def test_a_gradient_of_gelu_in_another_memory_order_or_of_a_traced_pass_is_right(op):
     x, dy = normal((6, 5), np.float64), np.asfortranarray(normal((6, 5), np.float64))
-    want = F.gelu_backward(dy, F.gelu(x)[1])
-    close(fast.gelu_backward(dy, fast.gelu(x)[1]), want, 1e-12)
+    cache, backward = getattr(F, op)(x)[1], getattr(fast, f"{op}_backward")
+    want = getattr(F, f"{op}_backward")(dy, cache)
+    close(backward(dy, getattr(fast, op)(x)[1]), want, 1e-12)
+    np.testing.assert_array_equal(backward(dy, cache), want)
 
 
 @both
