@@ -59,8 +59,13 @@ def multiply_both(attn):
     attn.c_attn.weight.data[:, :256] *= 32 ** 0.25
 
 
+def forget_places(attn):
+    """Start T5's relative positions at 0."""
+    attn.bias.weight.data[...] = 0.0
+
+
 CHANGES = {"": lambda attn: None, "no causal mask": unmask, "unscaled": multiply_queries,
-           "larger queries and keys": multiply_both}
+           "larger queries and keys": multiply_both, "no relative positions": forget_places}
 STUDIES = {                                               # (task, trunk, change) of each arm
     "mask": [(task, GPT2, change) for task in TASKS for change in ("", "no causal mask")],
     "scale": [(task, GPT2, change) for task in TASKS
@@ -71,7 +76,10 @@ STUDIES = {                                               # (task, trunk, change
         (1, ("bert", *(f"longformer:{window}" for window in (8, 16, 24, 32, 40, 64)))),
         (2, ("bert", "longformer:32"))) for kind in kinds],
     "pretrained": [(task, f"{control}{trunk}", "") for trunk in ("minigpt-language", *PRETRAINED)
-                   for task in TASKS for control in ("", "statistics:")]}
+                   for task in TASKS for control in ("", "statistics:")],
+    "reasons": [("bit-memory", "statistics:masked-bert", "larger queries and keys"),
+                ("bit-memory", "masked-bert", "larger queries and keys"),
+                ("bit-memory", "masked-t5", "no relative positions")]}
 
 
 def found(trunk, folder):
