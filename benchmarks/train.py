@@ -3,9 +3,10 @@
     python -m benchmarks.train [--rounds 7] [--cores 1,2] [--only "MNIST, 16 x 49"]
 
 The paper's freeze mask: attention and feed-forward are frozen.  The trunk is the small one that
-ships, with the batches of its tasks (random numbers in the shapes of MNIST and ListOps), or GPT-2
-base, with random weights.  PyTorch is Transformers' GPT2Model with SDPA attention between two
-linear layers; it runs with as many threads as minifpt may use cores.
+ships, with the batches of its tasks (random numbers in the shapes of MNIST and ListOps), an encoder
+of its size, or GPT-2 base, with random weights.  PyTorch is Transformers' GPT2Model, BertModel or
+T5EncoderModel between two linear layers, the first two with SDPA attention; it runs with as many
+threads as minifpt may use cores.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from minifpt.gpt2 import SHAPES
 from minifpt.machine import blas_kernels, kept_memory, one_core, single_threaded_blas
 from minifpt.optim import Adam
 from minifpt.training import step as training_step
+from minifpt.trunks.encoder import Encoder, EncoderConfig
 
 
 class Numbers(tasks.Choices):
@@ -46,6 +48,8 @@ ROWS = {"bit XOR, 4 x 10": ("minigpt", tasks.get("bit-xor"), 4),
         "bit memory, 16 x 30": ("minigpt", tasks.get("bit-memory"), 16),
         "MNIST, 16 x 49": ("minigpt", Numbers(49, 16), 16),
         "ListOps, 16 x 64": ("minigpt", Numbers(64, 15), 16),
+        "MNIST, 16 x 49, BERT": ("bert", Numbers(49, 16), 16),
+        "MNIST, 16 x 49, T5": ("t5", Numbers(49, 16), 16),
         **{f"GPT-2 base, {batch} x {tokens}": ("gpt2", Numbers(tokens), batch)
            for batch, tokens in ((4, 10), (4, 49), (4, 64), (16, 64), (4, 120))}}
 
@@ -53,7 +57,10 @@ ROWS = {"bit XOR, 4 x 10": ("minigpt", tasks.get("bit-xor"), 4),
 def ours(name):
     """Return a function that does training steps of ours within ``setting()``."""
     shape, task, batch = ROWS[name]
-    trunk = minifpt.GPT2(minifpt.GPT2Config(**SHAPES[shape], dropout=0.0))
+    if shape in SHAPES:
+        trunk = minifpt.GPT2(minifpt.GPT2Config(**SHAPES[shape], dropout=0.0))
+    else:
+        trunk = Encoder(EncoderConfig(model_type=shape, dropout=0.0))
     model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
     model.freeze("attn,mlp")
     optimizer, rng = Adam([p for p in model.parameters() if p.trainable]), np.random.default_rng(0)
@@ -68,18 +75,34 @@ def ours(name):
     return step
 
 
+def pytorch_trunk(shape):
+    """Return a trunk of Transformers, and parts of the names of its trained parameters."""
+    import transformers as hf
+    if shape in SHAPES:
+        return hf.GPT2Model(hf.GPT2Config(
+            **SHAPES[shape], resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False,
+            attn_implementation="sdpa")), ("ln_", "wpe")
+    c = EncoderConfig(model_type=shape)
+    if shape == "t5":
+        return hf.T5EncoderModel(hf.T5Config(
+            vocab_size=c.vocab_size, d_model=c.n_embd, d_kv=c.head_dim, d_ff=c.n_inner,
+            num_layers=c.n_layer, num_heads=c.n_head, dropout_rate=0)), ("layer_norm", "relative")
+    return hf.BertModel(hf.BertConfig(
+        vocab_size=c.vocab_size, hidden_size=c.n_embd, num_hidden_layers=c.n_layer,
+        num_attention_heads=c.n_head, intermediate_size=c.n_inner, hidden_dropout_prob=0,
+        attention_probs_dropout_prob=0, attn_implementation="sdpa"),
+        add_pooling_layer=False), ("LayerNorm", "position_embeddings")
+
+
 def pytorch(name):
     """Return a function that does the same steps with PyTorch, on a number of threads."""
     import torch
-    import transformers
     shape, task, batch = ROWS[name]
-    trunk = transformers.GPT2Model(transformers.GPT2Config(
-        **SHAPES[shape], resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False,
-        attn_implementation="sdpa"))
-    inp = torch.nn.Linear(task.input_dim, trunk.config.n_embd)
-    out = torch.nn.Linear(trunk.config.n_embd, task.output_dim)
+    trunk, trained_names = pytorch_trunk(shape)
+    inp = torch.nn.Linear(task.input_dim, trunk.config.hidden_size)
+    out = torch.nn.Linear(trunk.config.hidden_size, task.output_dim)
     for name_of_parameter, p in trunk.named_parameters():
-        p.requires_grad = "ln_" in name_of_parameter or "wpe" in name_of_parameter
+        p.requires_grad = any(name in name_of_parameter for name in trained_names)
     trained = [p for m in (inp, trunk, out) for p in m.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(trained, lr=1e-3)
     x, y = map(torch.from_numpy, task.batch(np.random.default_rng(0), batch))

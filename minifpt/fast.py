@@ -273,22 +273,38 @@ def gelu_backward(dy, cache):
 
 
 def gelu_exact(x):
-    """As :func:`functional.gelu_exact`, bit for bit; the cache is the derivative, as of
-    :func:`gelu`."""
-    from scipy.special import ndtr  # slow to import, and rarely needed
+    """As :func:`functional.gelu_exact`; the cache is the derivative, as of :func:`gelu`."""
     y, d = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
 
     def part(xs, ys, ds):
-        p = ndtr(xs)
-        np.multiply(xs, p, out=ys)
         with np.errstate(over="ignore", under="ignore"):
-            np.multiply(-0.5 * xs, xs, out=ds)
-            np.exp(ds, out=ds)
-            ds *= xs
+            p, bell = _normal(xs)
+            np.multiply(xs, p, out=ys)
+            np.multiply(xs, bell, out=ds)
         ds *= F.DENSITY_AT_0
         ds += p                                           # d = P(x) + x p(x)
     _in_pieces(part, x, y, d)
     return y, GeluCache(d)
+
+
+def _normal(x):
+    """Return the normal distribution function of x, and ``exp(-x^2 / 2)``.
+
+    In float32 by a formula of Abramowitz and Stegun (1964, 7.1.26) with an error below 4e-7, in a
+    quarter of SciPy's time; it gives the smaller one of P(x) and P(-x).
+    """
+    bell = -0.5 * x * x
+    np.exp(bell, out=bell)
+    if x.dtype != np.float32:
+        from scipy.special import ndtr  # slow to import, and rarely needed
+        return ndtr(x), bell
+    t = 1.0 / (1.0 + 0.3275911 / math.sqrt(2.0) * np.abs(x))
+    tail = 1.061405429 * t
+    for a in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        tail += a
+        tail *= t
+    tail *= 0.5 * bell
+    return np.where(x > 0.0, 1.0 - tail, tail), bell
 
 
 def gelu_exact_backward(dy, cache):
