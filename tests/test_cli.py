@@ -1,6 +1,7 @@
 """The commands: what they print and write, and one line with exit status 2 for bad input."""
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -385,6 +386,19 @@ def test_the_parts_of_a_plan(output):
     for seconds, text in ((0.00123, "1.2 ms"), (0.9, "900.0 ms"), (59, "59.0 s"),
                           (59.96, "1 min 0 s"), (12000, "3 h 20 min"), (190_000, "2 d 5 h")):
         assert plan.duration(seconds) == text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells the peak")
+@pytest.mark.parametrize("name", ["bit-xor", "digits", "listops"])
+def test_a_run_takes_no_more_memory_than_planned(name, output):
+    options = f"{name} --model random:2x4x128 --steps 20"
+    most = int(re.search(r"memory +(\d+) MB", output(f"plan {options}"))[1])
+    code = (f"from minifpt import cli; cli.main('train {options}'.split()); "
+            "print(open('/proc/self/status').read())")
+    text = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          check=True).stdout
+    assert 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", text)[1]) < 1e6 * (most + 1)
 
 
 def test_gradcheck_lists_every_operation_and_model_and_finds_a_wrong_gradient(capsys, output,

@@ -13,7 +13,7 @@ from ..optim import Adam
 from ..training import evaluate, examples_at_once
 from ..training import step as training_step
 
-PROCESS = 45e6                                            # bytes of Python, NumPy, BLAS's buffers
+PROCESS = 100e6                # bytes of Python, NumPy, BLAS's buffers, Matplotlib for the picture
 
 
 class Plan(NamedTuple):
@@ -30,8 +30,9 @@ def plan(task, model, freeze, batch_size, dropout=0.0, adapt=None):
     """Return the :class:`Plan` of training an FPT in float32 on a task; the arguments are those of
     :meth:`minifpt.FPT.for_task`.
 
-    It measures the memory of two steps and one batch of a test, then times three steps and that
-    batch again.  Raises ``ValueError`` or ``FileNotFoundError`` where the run itself would.
+    It measures the memory of the data, two steps and one batch of a test, then times three steps
+    and that batch again.  Raises ``ValueError`` or ``FileNotFoundError`` where the run itself
+    would.
     """
     batch_size = whole("plan", "batch_size", batch_size)
     fpt = FPT.for_task(task, model, freeze, dropout=dropout, adapt=adapt)
@@ -39,6 +40,7 @@ def plan(task, model, freeze, batch_size, dropout=0.0, adapt=None):
     if not trained:
         raise ValueError("plan: every parameter is frozen, there is nothing to train")
     rng, optimizer = np.random.default_rng(0), Adam(trained)
+    tracemalloc.start()
     test_x, test_y = task.batch(rng, examples_at_once(task.tokens), "test")
 
     def step():
@@ -48,7 +50,6 @@ def plan(task, model, freeze, batch_size, dropout=0.0, adapt=None):
     def test():
         evaluate(fpt, task, test_x, test_y)
     with kept_memory, single_threaded_blas:               # as in training
-        tracemalloc.start()
         for work in step, step, test:                     # Adam's arrays are there at the second
             work()
         peak = tracemalloc.get_traced_memory()[1]
