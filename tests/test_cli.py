@@ -391,14 +391,15 @@ def test_the_parts_of_a_plan(output):
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells the peak")
 @pytest.mark.parametrize("name", ["bit-xor", "digits", "listops"])
-def test_a_run_takes_no_more_memory_than_planned(name, output):
-    options = f"{name} --model random:2x4x128 --steps 20"
-    most = int(re.search(r"memory +(\d+) MB", output(f"plan {options}"))[1])
-    code = (f"from minifpt import cli; cli.main('train {options}'.split()); "
-            "print(open('/proc/self/status').read())")
-    text = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          check=True).stdout
-    assert 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", text)[1]) < 1e6 * (most + 1)
+def test_a_run_takes_no_more_memory_than_planned(name):
+    def number(command, pattern):
+        code = (f"from minifpt import cli; cli.main('{command} {name} --model random:2x4x128 "
+                "--steps 20'.split()); print(open('/proc/self/status').read())")
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                             check=True)
+        return int(re.search(pattern, run.stdout)[1])
+    most, peak = number("plan", r"memory +(\d+) MB"), number("train", r"VmHWM:\s+(\d+) kB")
+    assert 1024 * peak < 1e6 * (most + 1)
 
 
 def test_gradcheck_lists_every_operation_and_model_and_finds_a_wrong_gradient(capsys, output,
