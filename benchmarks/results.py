@@ -411,6 +411,7 @@ def pictures():
     """Draw every picture of the results."""
     memory_map.picture(RUNS / "memory-map.csv", HERE / "memory-map.png")
     why.picture(RUNS, PAGES / "why.png")
+    trunks.picture(RUNS / "trunks-pretrained.csv", PAGES / "trunks.png")
     surprise(PAGES / "surprise.png")
     dots(WHOLE, PAGES / "whole.png")
     dots(LINEAR, PAGES / "linear.png")

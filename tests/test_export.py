@@ -139,13 +139,16 @@ def test_convert_exports_a_run_of_a_task_that_was_built_in_code(tmp_path):
     (["run"], "needs --out, the folder to write, or an .npz file"),
     (["run", "--out", "x", "--dropout", "0.1"], "--dropout and --revision"),
     (["empty", "--out", "x"], "holds none of model.safetensors"),
+    (["begun", "--out", "x"], "begun/config.json: has no 'options'"),         # as a run
     (["small.npz", "--out", "."], "holds files"),
     (["small.npz", "--out", "small.npz"], "neither a folder")])
 def test_convert_refuses_in_one_line(tmp_path, monkeypatch, fails, argv, says):
     monkeypatch.chdir(tmp_path)
-    for name in ("run", "empty"):
+    for name in ("run", "empty", "begun"):
         (tmp_path / name).mkdir()
     (tmp_path / "run" / "checkpoint.npz").touch()
+    (tmp_path / "begun" / "metrics.csv").touch()
+    (tmp_path / "begun" / "config.json").write_text('{"task": "bit-xor"}')
     language_model().trunk.save("small.npz")
     assert says in fails("convert", *argv)
 

@@ -76,7 +76,8 @@ def pretrain(args):
 def convert(args):
     source, out, dtype = args.source, args.out, args.dtype
     is_saved = huggingface.is_checkpoint(source)          # by Transformers
-    is_run = not is_saved and (Path(source) / "checkpoint.npz").is_file()
+    is_run = not is_saved and any((Path(source) / name).is_file()
+                                  for name in ("checkpoint.npz", "metrics.csv"))
     is_ours = not is_saved and (out is None or out.suffix != ".npz") and (
         source.endswith(".npz") or source in {*weights.available()} - {*HUB}
         or out is not None and source in weights.available())
