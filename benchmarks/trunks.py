@@ -68,8 +68,14 @@ def forget_places(attn):
     attn.bias.weight.data[...] = 0.0
 
 
+def enlarge_output(attn):
+    """Make what the attention adds to the residual stream 8 times as large."""
+    attn.c_proj.weight.data *= 8.0
+
+
 CHANGES = {"": lambda attn: None, "no causal mask": unmask, "unscaled": multiply_queries,
-           "larger queries and keys": multiply_both, "no relative positions": forget_places}
+           "larger queries and keys": multiply_both, "no relative positions": forget_places,
+           "larger output": enlarge_output}
 STUDIES = {                                               # (task, trunk, change) of each arm
     "mask": [(task, GPT2, change) for task in TASKS for change in ("", "no causal mask")],
     "scale": [(task, GPT2, change) for task in TASKS
@@ -83,6 +89,7 @@ STUDIES = {                                               # (task, trunk, change
                    for task in TASKS for control in ("", "statistics:")],
     "reasons": [("bit-memory", "statistics:masked-bert", "larger queries and keys"),
                 ("bit-memory", "masked-bert", "larger queries and keys"),
+                ("bit-memory", "statistics:masked-bert", "larger output"),
                 ("bit-memory", "masked-t5", "no relative positions")]}
 
 
