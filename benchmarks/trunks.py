@@ -73,9 +73,19 @@ def enlarge_output(attn):
     attn.c_proj.weight.data *= 8.0
 
 
+def flatten(attn):
+    """Give each head's form equal singular values, with its directions and its norm."""
+    w = attn.c_attn.weight.data
+    for columns in np.arange(128).reshape(attn.n_head, -1):
+        (q, rq), (k, rk) = np.linalg.qr(w[:, columns]), np.linalg.qr(w[:, 128 + columns])
+        u, s, vt = np.linalg.svd(rq @ rk.T)
+        size = np.sqrt(np.sqrt(np.mean(s ** 2)))          # of a query and of a key each
+        w[:, columns], w[:, 128 + columns] = size * q @ u, size * k @ vt.T
+
+
 CHANGES = {"": lambda attn: None, "no causal mask": unmask, "unscaled": multiply_queries,
            "larger queries and keys": multiply_both, "no relative positions": forget_places,
-           "larger output": enlarge_output}
+           "larger output": enlarge_output, "flat forms": flatten}
 STUDIES = {                                               # (task, trunk, change) of each arm
     "mask": [(task, GPT2, change) for task in TASKS for change in ("", "no causal mask")],
     "scale": [(task, GPT2, change) for task in TASKS
@@ -90,7 +100,8 @@ STUDIES = {                                               # (task, trunk, change
     "reasons": [("bit-memory", "statistics:masked-bert", "larger queries and keys"),
                 ("bit-memory", "masked-bert", "larger queries and keys"),
                 ("bit-memory", "statistics:masked-bert", "larger output"),
-                ("bit-memory", "masked-t5", "no relative positions")]}
+                ("bit-memory", "masked-t5", "no relative positions"),
+                ("bit-memory", "masked-t5", "flat forms")]}
 
 
 def found(trunk, folder):

@@ -281,7 +281,7 @@ def gelu_exact(x):
             p, bell = _normal(xs)
             np.multiply(xs, p, out=ys)
             np.multiply(xs, bell, out=ds)
-        ds *= F.DENSITY_AT_0
+        ds *= 1.0 / math.sqrt(2.0 * math.pi)
         ds += p                                           # d = P(x) + x p(x)
     _in_pieces(part, x, y, d)
     return y, GeluCache(d)

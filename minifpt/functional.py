@@ -248,7 +248,6 @@ def rms_norm_backward(dy, cache):
 
 GELU_A = math.sqrt(2.0 / math.pi)
 GELU_B = 0.044715
-DENSITY_AT_0 = 1.0 / math.sqrt(2.0 * math.pi)            # of the normal distribution
 
 
 @shapes("x (...) -> y (...)")
@@ -285,7 +284,7 @@ def gelu_exact_backward(dy, cache):
     """Compute ``dx = dy * (P(x) + x p(x))``, the density ``p(x) = exp(-x^2 / 2) / sqrt(2 pi)``."""
     from scipy.special import ndtr
     x = cache.x
-    return dy * (ndtr(x) + x * np.exp(-0.5 * x * x) * DENSITY_AT_0)
+    return dy * (ndtr(x) + x * np.exp(-0.5 * x * x) * (1.0 / math.sqrt(2.0 * math.pi)))
 
 
 @shapes("x (...) -> y (...)")

@@ -29,8 +29,8 @@ from .operations import examine, learned
 # The lesson that asks for each operation, "attention" in two; what is not here is explained in 21.
 LESSONS = {"linear": 1, "softmax": 2, "log_sum_exp": 2, "cross_entropy": 2, "layer_norm": 3,
            "positions": 4, "dropout": 4, "attention": 4, "attention_backward": 5, "residual": 6,
-           "gelu": 6, "embedding": 6, "unembedding": 6, "last_tokens": 7,
-           "bias": 10, "lstm": 15}
+           "gelu": 6, "last_tokens": 7, "embedding": 10, "unembedding": 10, "bias": 10,
+           "lstm": 15}
 # The reader's functions in that order -> the lesson; those of no lesson belong to the last.
 FUNCTIONS = {name: lesson for op, lesson in
              (LESSONS | {op: 21 for op in tracing.OPERATIONS if op not in LESSONS}).items()
