@@ -21,7 +21,7 @@
 # `minifpt.viewer.tour(1)` in a cell here.
 #
 # A cell with `guess = ...` asks for your answer before you run the next cell: put it in place of
-# the dots. The first cell lets the model go on from the start of a sentence.
+# the dots. The first cell lets the model continue a sentence.
 
 # %%
 import functools
@@ -43,8 +43,8 @@ print(Bytes().decode(text))
 #
 # ## The task
 #
-# Two strings of five bits come in, one bit, a **token**, after the other. The model must return
-# their **XOR**: at each position 1 if the two bits differ, 0 if they are equal.
+# Two strings of five bits come in, one bit after the other. Each bit is a **token**. The model must
+# return their **XOR**: at each position 1 if the two bits differ, 0 if they are equal.
 
 # %%
 task = minifpt.tasks.get("bit-xor")
@@ -162,14 +162,14 @@ def runs(trunks, seeds=3):
     return {name: np.array([next(rows) for _ in range(seeds)]) for name in trunks}
 
 
-def spread(trunk, group):
-    return np.mean([p.data.std() for p in make(trunk).trunk.parameters()
-                    if p.group == group and p.data.ndim == 2])
+def spread(trunk, layer):
+    return np.mean([p.data.std() for name, p in make(trunk).trunk.named_parameters()
+                    if name.endswith(f"{layer}.weight")])
 
 
 for name, trunk in TRUNKS.items():
-    print(f"{name:12} spread of attention {spread(trunk, 'attn'):.3f}, of feed-forward "
-          f"{spread(trunk, 'mlp'):.3f}")
+    print(f"{name:12} spread of attention's first matrix {spread(trunk, 'c_attn'):.3f}, of "
+          f"feed-forward's {spread(trunk, 'c_fc'):.3f}")
 right = runs(TRUNKS)
 reveal(guess, max(("novels", "random"), key=lambda name: right[name][:, 1].mean()))
 curves(right, "Bit XOR, three seeds each (dotted: guessing)", ylabel="bits right (%)",

@@ -62,8 +62,8 @@ matrix(axes[1], x, "x", "i", "n", limit=3)
 picture(fig)
 
 # %% [markdown]
-# Column 1 of $y$ moves, because $w_{01}$ is used for that column only. And each row $n$ moves at
-# its own rate, $x_{n0}$: compare with column 0 of $x$. For any weight, the others held still
+# Column 1 of $y$ moves, because $w_{01}$ is used for that column only. Each row $n$ moves at its
+# own rate, $x_{n0}$: compare with column 0 of $x$. For any weight, the others held still
 # ($\partial$),
 #
 # $$ \frac{\partial y_{no}}{\partial w_{io}} = x_{ni} $$
@@ -85,7 +85,7 @@ picture(fig)
 # | forward | backward | why |
 # |---|---|---|
 # | $L = \frac{1}{NO}\sum (y - t)^2$ | $dy = \frac{2}{NO}\,(y - t)$ | the derivative of a square |
-# | $y = \tanh(s)$ | $ds = dy \cdot (1 - y^2)$ | $\tanh' = 1 - \tanh^2$; one path for each entry |
+# | $y = \tanh(s)$ | $ds = dy \cdot (1 - y^2)$ | $\tanh' = 1 - \tanh^2$; each entry has one path |
 # | $s = x\,w + b$ | $dw = x^\top ds$ | $w_{io}$ has $N$ paths |
 #
 # The last line is the picture above. $w_{io}$ reaches the loss on $N$ paths, through $s_{0o}$ to

@@ -158,10 +158,10 @@ axes[0].set_ylabel("probability")
 picture(fig)
 
 # %% [markdown]
-# A logit raises its own probability and lowers all the others: each column sums to 0. We write $[i
-# = j]$ for 1 where $i = j$ and 0 elsewhere. $\log p_i = z_i - \log S$ moves with $z_j$ at the rate
-# $[i = j] - p_j$, and $p_i = e^{\log p_i}$ at $p_i$ times that rate. The chain rule adds the paths
-# through all $p_i$:
+# A logit raises its own probability and lowers all the others. They always sum to 1, so each column
+# sums to 0. We write $[i = j]$ for 1 where $i = j$ and 0 elsewhere. $\log p_i = z_i - \log S$ moves
+# with $z_j$ at the rate $[i = j] - p_j$, and $p_i = e^{\log p_i}$ at $p_i$ times that rate. The
+# chain rule adds the paths through all $p_i$:
 #
 # $$ \frac{\partial p_i}{\partial z_j} = p_i\,[i = j] - p_i\,p_j, \qquad
 #    dz_j = \sum_i dp_i\, \frac{\partial p_i}{\partial z_j}

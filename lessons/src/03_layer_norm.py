@@ -34,10 +34,10 @@ from minifpt.layers import MLP, Layer, LayerNorm, Linear
 # with $C$ numbers each, its **channels**. It adds what it computed: $x \leftarrow x + f(x)$. GPT-2
 # base has twelve of them. Ours are random: $f(x) = \text{gelu}(x\,w_1)\,w_2$ with $w_1$ `(C, 4C)`
 # and $w_2$ `(4C, C)`, drawn so that a product keeps the size of its input, and then multiplied by a
-# *size*. (GELU is an activation function, as tanh is. Lesson 6 has its formula.)
+# *factor*. (GELU is an activation function, as tanh is. Lesson 6 has its formula.)
 #
 # The activations start with a **standard deviation** of 1: the root of the mean square of their
-# distance from their mean. How large is it after twelve blocks of size 1?
+# distance from their mean. How large is it after twelve blocks with the factor 1?
 
 # %%
 guess = ...                                               # a number
@@ -78,8 +78,8 @@ def deviations(has_norm, size):
 
 
 reveal(guess, deviations(False, 1)[-1])
-curves({f"{name}, size {size}": deviations(has_norm, size)
-        for name, has_norm in (("without", False), ("with layer norm", True)) for size in (2, 1)},
+curves({f"{name}, factor {factor}": deviations(has_norm, factor)
+        for name, has_norm in (("without", False), ("with layer norm", True)) for factor in (2, 1)},
        "Twelve random blocks, without and with layer norm", "blocks", "standard deviation of x",
        log="y", styles=("^-", "o-", "^--", "o--"),
        inks=(color.ochre, color.ochre, color.ink, color.ink))
@@ -177,9 +177,9 @@ print(minifpt.gradcheck(F.layer_norm, F.layer_norm_backward, (row[None], xhat, r
 # Write `layer_norm` and `layer_norm_backward` in `mine.py`. The first returns $y$ and
 # `LayerNormCache(xhat, rstd, w, need)`, where `rstd` is one over the root.
 #
-# Now twelve blocks of size 2 learn digits. The model's last layer begins with zeros, so that the
-# loss begins with $\log 10$. Without layer norm, can a smaller learning rate help? How many of four
-# rates bring the loss below 2 in 40 steps?
+# Now twelve blocks with the factor 2 learn digits. The model's last layer begins with zeros, so
+# that the loss begins with $\log 10$. Without layer norm, can a smaller learning rate help? How
+# many of four rates bring the loss below 2 in 40 steps?
 
 # %%
 guess = ...                                               # 0 to 4

@@ -169,8 +169,8 @@ for mistake in ("none", *MISTAKES):
 
 # %% [markdown]
 # With one token the share is 1 and the right $dS$ is 0: transposed or not, with its factor or
-# without, it stays 0. With one channel $\sqrt D = 1$. The *shape* of test data has to be more than
-# one of everything.
+# without, it stays 0. With one channel $\sqrt D = 1$. Every axis of test data must be longer than
+# 1.
 #
 # ## What gets through
 #
@@ -260,8 +260,9 @@ check("multi_query_backward", multi_query_backward)
 #
 # **A whole step** of a small model on bit XOR. The strip on top shows every operation; the way back
 # starts at the loss on the right. Pink operations have weights that are trained, hatched ones
-# frozen weights. Below stand results for one example, each over its gradient, and at the bottom
-# left the loss and how far each group moved. `whole` in a cell of its own shows the step as a page.
+# frozen weights. Below stand results for one example, each over a gradient that the operation
+# computes on its way back: its label says which. At the bottom left the loss and how far each group
+# moved. `whole` in a cell of its own shows the step as a page.
 
 # %%
 bits = minifpt.tasks.get("bit-xor")

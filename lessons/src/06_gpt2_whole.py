@@ -271,7 +271,7 @@ check("post_norm_backward", post_norm_backward)
 # backward pass.
 #
 # **Weights from elsewhere.** PyTorch's linear layers keep a weight as `(out, in)`, GPT-2's as `(in,
-# out)`. `attn.c_proj` is `(C, C)`: transposed, it loads without a word. So compare the *scores*
+# out)`. `attn.c_proj` is `(C, C)`: transposed, it loads without an error. So compare the *scores*
 # with those of the reference implementation, on the same input.
 #
 # **3.** *Open.* Which `k` parts can a model spare *together*? You are given a function that takes a

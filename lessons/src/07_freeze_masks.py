@@ -42,7 +42,7 @@ from minifpt.exercises.track import written
 # %%
 task = minifpt.tasks.get("bit-memory")
 model = minifpt.FPT.for_task(task, "minigpt-language", dropout=0.0)
-x, y = task.batch(np.random.default_rng(0), 8)            # x (B, T, 20)
+x, y = task.batch(np.random.default_rng(0), 8)            # x (B, 30, 20): six strings of 100 bits
 
 model.freeze(minifpt.FreezeMask.fpt())
 print(model.summary(task.tokens))

@@ -66,8 +66,8 @@ reveal(guess, int(which_one[0]))
 #
 # That makes 84 %. Only a model above this level has found the string.
 #
-# We train two models that differ only in their frozen trunks, from lesson 0. *Language* has read
-# novels. *Matched random* is drawn at random; each array has the mean and the standard deviation of
+# We train two models that differ only in their frozen trunks. *Language* is lesson 0's *novels*.
+# *Matched random* is new: drawn at random, each array with the mean and the standard deviation of
 # the language trunk's. How many of the two end above the vote?
 
 # %%
@@ -94,9 +94,9 @@ curves(right, f"bit memory (level line: copy and vote, {vote:.0f} %)", ylabel="b
        x=steps[0], level=vote, ylim=(73, 101), inks=list(inks.values()))
 
 # %% [markdown]
-# Both find the string, though *matched random* has never read a word. Which of them is ahead
-# depends on the learning rate: with five seeds (`python -m benchmarks.inside rates`) language ends
-# ahead with each at 0.02, and with three of five at 0.06.
+# Both find the string, though *matched random* has never read a word. How sure the lead of
+# *language* is depends on the learning rate: it ends ahead with five seeds of five at 0.02, with
+# three of five at 0.06 (`python -m benchmarks.inside rates`).
 #
 # ## Where does it look?
 #

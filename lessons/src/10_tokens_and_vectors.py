@@ -263,7 +263,7 @@ for word in "could down eyes night snow".split():
     print(f"{word:6} {nearest(runs[0][0], word):40} (untrained: {nearest(untrained, word, 3)})")
 
 # %% [markdown]
-# With each seed the partners are near each other. Now we train with the broken scatter-add, which
+# With each seed most partners are near each other. Now we train with the broken scatter-add, which
 # loses most of the gradients of frequent words. What does the median become?
 
 # %%

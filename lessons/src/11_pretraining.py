@@ -181,7 +181,7 @@ reveal(guess, bits["ours"], "bits per byte")
 curves({"": curve}, "Bits per byte while the model learns (dotted: the bigram)",
        ylabel="bits per byte", level=bits["bigram"], inks=[color.trained])
 bars(bits | packed, "Bits per byte of the held-out text", "bits per byte", digits=2,
-     ink=[color.grey] * 3 + [color.trained, color.language] + [color.ochre] * 3)
+     ink=[color.grey] * 3 + [color.trained, color.language] + [color.ink] * 3)
 for step, text in (texts | {STEPS: write(model, 150)}).items():
     print(f"{step:4} steps: {text!r}")
 
@@ -256,7 +256,7 @@ for temperature in (0, 0.8, 1.6):
 # %% [markdown]
 # Too cold goes in circles, too hot makes up words. Because of the causal mask no later byte changes
 # the keys and values of an earlier one, so `generate` keeps them and sends only the new byte
-# through. (`minifpt generate "It was " --temperature 0.5 --stop .` ends behind a sentence; in code
+# through. (`minifpt generate "It was " --temperature 0.5 --stop .` ends after a sentence; in code
 # it is `stop=`, a token, some tokens in a row or a function.)
 #
 # **3.** *Open.* Which of several texts goes in circles? A text may begin well and end in a loop;

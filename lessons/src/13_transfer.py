@@ -48,7 +48,8 @@ from minifpt.tasks.images import patches
 #
 # Ten seeds each; the seed also chooses the 200 labels. Each transformer's learning rate is the best
 # of three, chosen on the test, which favours the transformers. Guessing is right for 20 % of the
-# images. For how many per cent is the probe on pixels right?
+# images. What per cent does the probe on pixels get right? (It has 300 steps of all 200 images, the
+# transformers 150 steps of 16.)
 
 # %%
 guess = ...                                               # per cent

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 14. Which part of pretraining is enough?
 #
-# **On bit memory a frozen language model finds the string, and one with small random weights does
-# not. What did reading give it: knowledge, larger weights, or one part?**
+# **On bit memory a frozen language model finds the string, and one with small random weights hardly
+# ever does. What did reading give it: knowledge, larger weights, or one part?**
 #
 # After this lesson you can
 #
@@ -42,6 +42,9 @@ from minifpt.experiments import compare
 # | *random, rescaled* | numbers as large as GPT-2's *relative to the width*, $0.55 / \sqrt C$ |
 # | *matched random* | for each array the mean and standard deviation of the last trunk's |
 # | *pretrained on novels* | what the weights are after reading |
+#
+# (*Too small* is lesson 0's `random@gpt2`. *Rescaled* is its `random`, but with the last matrix of
+# each part divided by $\sqrt{12}$, as GPT-2's.)
 #
 # And four tasks: bit XOR, bit memory, printed digits with 200 labels, and *typos*, where bytes of a
 # novel's page were replaced and the model says which. Each trunk has the best of several learning
@@ -94,9 +97,10 @@ for task, runs in LADDER.items():
     print(f"{task:12}", "   ".join(f"{trunk} {np.mean(runs[trunk]):.1f}" for trunk in inks))
 
 # %% [markdown]
-# On the typos alone. On bit memory the great leap is from *too small* to *rescaled*, and both have
-# read nothing: what looked like the effect of reading is the effect of size. Why does size matter,
-# when layer norm sets the size of what each block reads?
+# On the typos alone. (On few labels it is even behind *matched random*, by less than lesson 13's
+# interval.) On bit memory the great leap is from *too small* to *rescaled*, and both have read
+# nothing: what looked like the effect of reading is the effect of size. Why does size matter, when
+# layer norm sets the size of what each block reads?
 #
 # ## Size
 #
@@ -206,7 +210,8 @@ bars(swaps, "which part? (dotted: copy and guess, copy and vote)", "bits right (
 # On typos the trunk that has read is ahead. Then the language model should know a typo *without any
 # training*: a replaced byte should surprise it. Its **surprise** at a byte is the negative
 # logarithm of the probability that it gave to it. We say "replaced" above a threshold, which
-# validation passages choose. Guessing has 50 %. How many per cent has this?
+# validation passages choose. We count the mean of the accuracies on replaced and on original bytes,
+# so guessing has 50 %. How many per cent has this?
 
 # %%
 guess = ...                                               # a percentage
@@ -282,7 +287,8 @@ check("same_spread", same_spread)
 
 
 # %% [markdown]
-# **2.** A head passes on $x\,W_v W_o$, with $W_v$ `(C, D)` for its values and $W_o$ `(D, C)`, its
+# **2.** Does a random head pass on as many directions as one that has read? First a number for
+# that. A head passes on $x\,W_v W_o$, with $W_v$ `(C, D)` for its values and $W_o$ `(D, C)`, its
 # rows of `c_proj`. The **singular values** $s_i$ of the product (`np.linalg.svd`) are the strengths
 # of the directions that it passes on. If all $D$ are alike there are $D$ directions; if one
 # outweighs the rest, one. The **participation ratio** says how many. Write it.

@@ -204,7 +204,7 @@ left, both = ask_causal(causal)[some], try_all(causal, passages[some])
 reveal(guess, float(both.mean()), "nats")
 print(f"{len(both)} of the questions: from the left {left.mean():.2f}, from both sides "
       f"{both.mean():.2f}; gain {(left - both).mean():.2f} "
-      f"± {(left - both).std() / np.sqrt(len(both)):.2f}")
+      f"± {1.96 * (left - both).std() / np.sqrt(len(both)):.2f} (95 %)")
 
 # %% [markdown]
 # A causal model knows about both sides. It is only expensive to ask: 30 passages for one question,

@@ -202,7 +202,8 @@ reveal(guess, int(history["step"][good.argmax()]) if good.any() else "never")
 curves({f"wrong: {name}": 100 * one["test_accuracy"] for name, one in histories.items()}
        | {whose: 100 * history["test_accuracy"]}, f"A frozen GPT-2 learns XOR, on {whose}",
        ylabel="bits right (%)", x=history["step"], styles=("--", "-.", "-s", "-"), level=50,
-       inks=[color.ochre] * 3 + [color.trained], ylim=(42, 102))
+       inks=[color.ochre if best[name] < 99 else color.grey for name in histories]
+       + [color.trained], ylim=(42, 102))
 print("calls:", ", ".join(f"{name} {count:,}" for name, count in file.calls.most_common(6)))
 
 # %% [markdown]

@@ -252,9 +252,10 @@ picture(fig)
 #
 # A patch says what a value *can* do. Does the model *need* it? We mute heads on clean inputs: a
 # muted head says at each token its mean over the examples, so that only what depends on the example
-# is lost. We patch each head alone (letters before) and predict that the two of a block that
-# restore most cost most. The control mutes the *other two heads of the same block*. Before that:
-# how many percentage points does seed 0 lose without the best single head of block 1?
+# is lost. (In lesson 8 it said nothing.) We patch each head alone (letters before) and predict that
+# the two of a block that restore most cost most. The control mutes the *other two heads of the same
+# block*. Before that: how many percentage points does seed 0 lose without the best single head of
+# block 1?
 
 # %%
 guess = ...                                               # percentage points

@@ -318,9 +318,9 @@ table(more, 1)
 print("trained numbers:", ", ".join(f"{arm} {size(digit_model(arm, 0))}" for arm in PARTS))
 
 # %% [markdown]
-# So it comes out. Positions alone, 512 numbers, do as well as with the layer norms, and LoRA with
-# positions is ahead of LoRA without them, at half the rank. Whether a few numbers are enough
-# depends on whether they reach what the task changes.
+# So it comes out. Positions alone, 512 numbers, do as well as with the layer norms, and with each
+# seed LoRA with positions is ahead of LoRA without them, at half the rank. Whether a few numbers
+# are enough depends on whether they reach what the task changes.
 #
 # ## Broken on purpose
 #

@@ -204,7 +204,7 @@ scores = {name: by_hand(ids, name) for name in names}
 losses = {name or "no mistake": float(F.cross_entropy(values, targets)[0])
           for name, values in scores.items()}
 reveal(guess, max(losses, key=losses.get))
-bars(losses, "Mistakes in a Llama that loads without a word (dotted: knows nothing)", "nats a byte",
+bars(losses, "Mistakes in a Llama that loads all the same (dotted: knows nothing)", "nats a byte",
      [color.teal] + [color.ochre] * 9, digits=2, levels=[np.log(256)], width=7)
 print(f"epsilon 1e-5: loss {losses['epsilon 1e-5'] - losses['no mistake']:+.0e} nats, largest "
       f"change of a score {np.abs(scores['epsilon 1e-5'] - scores[None]).max():.0e}")

@@ -7,7 +7,7 @@
 # After this lesson you can
 #
 # - write what a head looks for as one matrix, and prove which part of it finds likeness;
-# - turn one relation of a frozen head, and take that ability away;
+# - turn a head's keys from its queries, and take that ability away;
 # - start the trained part where it learns fastest;
 # - answer the question of the course.
 #
@@ -108,7 +108,7 @@ def eigen(trunk):
 fig, axes = figure(4, width=2.2, height=2.0, sharey=True)
 for ax, angle in zip(axes, (0, 90, 120, 180), strict=True):
     values, _ = eigen(minifpt.trunks.get(trunk_at(angle), seed=0))
-    ax.bar(range(128), values, width=1, color=np.where(values > 0, color.trained, color.ink))
+    ax.bar(range(128), values, width=1, color=np.where(values > 0, color.teal, color.ink))
     ax.set(title=f"{angle}°: {(values > 1e-6).sum()} positive", xlabel="direction")
 axes[0].set_ylabel("eigenvalue")
 picture(fig)
@@ -153,7 +153,7 @@ ends = {name: np.array(runs)[:, -1] for name, runs in right.items()}
 reveal(guess, sum(end.mean() > 95 for end in ends.values()))
 curves(right, "Bit memory: only the frozen form differs (dotted: copy and guess)",
        ylabel="bits right (%)", x=history["step"], styles=("o-", "s--", "^-", "v--"), level=75,
-       inks=(color.trained, color.random, color.ink, color.ochre))
+       inks=(color.teal, color.random, color.ink, color.ochre))
 print(*(f"{name}: {end.min():.1f} to {end.max():.1f} %" for name, end in ends.items()), sep="\n")
 
 # %% [markdown]
@@ -324,7 +324,7 @@ if RUN:
 
 # %% [markdown]
 # **The heads of real models.** `minifpt.heads` measures every head. The *trace* is the sum of a
-# form's eigenvalues over its length.
+# form's eigenvalues over the norm of the form.
 
 # %%
 shipped = {"random, rescaled": "random@0.55", "matched random": "statistics:minigpt-language",
