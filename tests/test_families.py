@@ -363,6 +363,7 @@ ORACLE = {
     "t5": ("T5EncoderModel", T5, 200), "t5, odd width": ("T5EncoderModel", T5 | {
         "d_kv": 5, "relative_attention_num_buckets": 9, "relative_attention_max_distance": 20}, 40),
     "t5, whole model": ("T5ForConditionalGeneration", T5 | {"d_kv": 12}, 7),
+    "t5, classifier": ("T5ForSequenceClassification", T5, 7),
     "t5, gated": ("T5EncoderModel", T5 | {"feed_forward_proj": "gated-gelu"}, 30),
     "t5, gated by silu": ("T5EncoderModel", T5 | {"feed_forward_proj": "gated-silu"}, 7)}
 
@@ -377,7 +378,7 @@ def theirs_of(name):
     with torch.no_grad():
         for p in whole.parameters():
             p += torch.randn_like(p) * 0.1
-    trunk = next((getattr(whole, part) for part in ("bert", "roberta", "vit")
+    trunk = next((getattr(whole, part) for part in ("bert", "roberta", "vit", "transformer")
                   if hasattr(whole, part)), whole)
     return whole, trunk, T
 

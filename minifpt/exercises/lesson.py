@@ -164,7 +164,7 @@ def bars(values, title, xlabel, ink=None, digits=1, levels=(), width=5.4, height
     for i, (mean, runs) in enumerate(zip(means, values.values(), strict=True)):
         ends = np.atleast_1d(runs)                        # the label stands beyond the last dot
         ax.plot(ends, [i] * len(ends), "o", color=color.ink, markersize=3 * (len(ends) > 1))
-        ax.annotate(f"{mean:.{digits}f}", (max(ends) if mean > 0 else min(ends), i),
+        ax.annotate(f"{mean:z.{digits}f}", (max(ends) if mean > 0 else min(ends), i),
                     (6 if mean > 0 else -6, 0), textcoords="offset points", fontsize=8,
                     va="center", ha="left" if mean > 0 else "right",
                     bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})

@@ -80,7 +80,7 @@ VIT = Family("ViTModel", "vit.", "encoder.layer", {
     "attn.c_proj": ("attention.output.dense",), "ln_1": ("layernorm_before",),
     "mlp.c_fc": ("intermediate.dense",), "mlp.c_proj": ("output.dense",),
     "ln_2": ("layernorm_after",)}, {"qkv_bias": (True,)}, ENCODER_DROPOUTS)
-T5 = Family("T5EncoderModel", "", "encoder.block", {
+T5 = Family("T5EncoderModel", "transformer.", "encoder.block", {
     "n_layer": "num_layers", "n_head": "num_heads", "n_embd": "d_model", "n_inner": "d_ff",
     "head_dim": "d_kv", "vocab_size": "vocab_size", "layer_norm_epsilon": "layer_norm_epsilon",
     "n_buckets": "relative_attention_num_buckets",
