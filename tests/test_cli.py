@@ -201,6 +201,8 @@ def test_resume_goes_on_with_the_newest_run_of_the_task(folder, fails):
     Path("a/metrics.csv").unlink()
     assert status_of(TRAIN + "--resume --steps 6 -o a") == 0            # finished: no harm
     assert len(minifpt.History.load("a/metrics.csv")) == 1              # what was lost is back
+    assert status_of("train bit-xor --model random --batch-size 2 --resume -o a") == 0
+    assert minifpt.History.load("a/metrics.csv")[-1]["step"] == 6       # its end, not the task's
     (folder / "runs/bit-xor-2").mkdir()                   # a newer one that failed
     (folder / "runs/bit-xor-2/config.json").write_text("{}")
     assert status_of(TRAIN + "--resume --steps 6") == 0

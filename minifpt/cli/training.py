@@ -11,6 +11,7 @@ from .. import machine, tasks
 from ..exercises import own
 from ..experiments import compare as experiments
 from ..experiments import plan as planning
+from ..files import read_json
 from ..gradients import gradcheck
 from ..training import train as training
 from . import options as shared
@@ -77,6 +78,9 @@ def wrong_loss(task):
 def train(args):
     task = shared.make_task(args)
     out = args.out = args.out or (newest_folder if args.resume else new_folder)(task.name)
+    if args.resume and args.steps is None and (out / "config.json").is_file():
+        saved = read_json(out / "config.json")            # to the run's own end, not the task's
+        args.steps, args.until = saved.get("steps"), args.until or saved.get("until")
     if args.skip_check and not args.functional:
         raise ValueError("train: --skip-check needs --functional FILE")
     name = args.tasks[0]
