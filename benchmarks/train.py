@@ -3,10 +3,10 @@
     python -m benchmarks.train [--rounds 7] [--cores 1,2] [--only "MNIST, 16 x 49"]
 
 The paper's freeze mask: attention and feed-forward are frozen.  The trunk is the small one that
-ships, with the batches of its tasks (random numbers in the shapes of MNIST and ListOps), an encoder
-of its size, or GPT-2 base, with random weights.  PyTorch is Transformers' GPT2Model, BertModel or
-T5EncoderModel between two linear layers, the first two with SDPA attention; it runs with as many
-threads as minifpt may use cores.
+ships, with the batches of its tasks (random numbers in the shapes of MNIST and ListOps), another
+trunk of its size, or GPT-2 base, with random weights.  PyTorch is Transformers' GPT2Model,
+BertModel, T5EncoderModel or LlamaModel between two linear layers, all but T5's with SDPA attention;
+it runs with as many threads as minifpt may use cores.
 """
 
 import argparse
@@ -26,7 +26,6 @@ from minifpt.gpt2 import SHAPES
 from minifpt.machine import blas_kernels, kept_memory, one_core, single_threaded_blas
 from minifpt.optim import Adam
 from minifpt.training import step as training_step
-from minifpt.trunks.encoder import Encoder, EncoderConfig
 
 
 class Numbers(tasks.Choices):
@@ -50,6 +49,7 @@ ROWS = {"bit XOR, 4 x 10": ("minigpt", tasks.get("bit-xor"), 4),
         "ListOps, 16 x 64": ("minigpt", Numbers(64, 15), 16),
         "MNIST, 16 x 49, BERT": ("bert", Numbers(49, 16), 16),
         "MNIST, 16 x 49, T5": ("t5", Numbers(49, 16), 16),
+        "MNIST, 16 x 49, Llama": ("llama", Numbers(49, 16), 16),
         **{f"GPT-2 base, {batch} x {tokens}": ("gpt2", Numbers(tokens), batch)
            for batch, tokens in ((4, 10), (4, 49), (4, 64), (16, 64), (4, 120))}}
 
@@ -60,7 +60,7 @@ def ours(name):
     if shape in SHAPES:
         trunk = minifpt.GPT2(minifpt.GPT2Config(**SHAPES[shape], dropout=0.0))
     else:
-        trunk = Encoder(EncoderConfig(model_type=shape, dropout=0.0))
+        trunk = minifpt.trunks.get(f"random:{shape}:6x4x128")
     model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
     model.freeze("attn,mlp")
     optimizer, rng = Adam([p for p in model.parameters() if p.trainable]), np.random.default_rng(0)
@@ -82,7 +82,12 @@ def pytorch_trunk(shape):
         return hf.GPT2Model(hf.GPT2Config(
             **SHAPES[shape], resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False,
             attn_implementation="sdpa")), ("ln_", "wpe")
-    c = EncoderConfig(model_type=shape)
+    c = minifpt.trunks.get(f"random:{shape}:6x4x128").config
+    if shape == "llama":
+        return hf.LlamaModel(hf.LlamaConfig(
+            vocab_size=c.vocab_size, hidden_size=c.n_embd, intermediate_size=c.n_inner,
+            num_hidden_layers=c.n_layer, num_attention_heads=c.n_head, use_cache=False,
+            attn_implementation="sdpa")), ("norm",)
     if shape == "t5":
         return hf.T5EncoderModel(hf.T5Config(
             vocab_size=c.vocab_size, d_model=c.n_embd, d_kv=c.head_dim, d_ff=c.n_inner,

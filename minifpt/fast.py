@@ -291,7 +291,7 @@ def _normal(x):
     """Return the normal distribution function of x, and ``exp(-x^2 / 2)``.
 
     In float32 by a formula of Abramowitz and Stegun (1964, 7.1.26) with an error below 4e-7, in a
-    quarter of SciPy's time; it gives the smaller one of P(x) and P(-x).
+    quarter of SciPy's time; it gives ``tail``, the smaller one of P(x) and P(-x) = 1 - P(x).
     """
     bell = -0.5 * x * x
     np.exp(bell, out=bell)
@@ -304,7 +304,7 @@ def _normal(x):
         tail += a
         tail *= t
     tail *= 0.5 * bell
-    return np.where(x > 0.0, 1.0 - tail, tail), bell
+    return np.abs((x > 0.0) - tail), bell                 # 1 - tail, or tail; np.where is slower
 
 
 def gelu_exact_backward(dy, cache):
