@@ -43,7 +43,7 @@ print(Bytes().decode(text))
 #
 # ## The task
 #
-# Two strings of five bits come in, one bit after the other. Each bit is a **token**. The model must
+# Two strings of five bits come in, one bit after the other; each bit is a **token**. The model must
 # return their **XOR**: at each position 1 if the two bits differ, 0 if they are equal.
 
 # %%
