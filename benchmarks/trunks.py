@@ -101,7 +101,8 @@ STUDIES = {                                               # (task, trunk, change
                 ("bit-memory", "masked-bert", "larger queries and keys"),
                 ("bit-memory", "statistics:masked-bert", "larger output"),
                 ("bit-memory", "masked-t5", "no relative positions"),
-                ("bit-memory", "masked-t5", "flat forms")]}
+                ("bit-memory", "masked-t5", "flat forms"),
+                ("bit-memory", "minigpt-language", "flat forms")]}
 
 
 def found(trunk, folder):
