@@ -102,7 +102,8 @@ STUDIES = {                                               # (task, trunk, change
                 ("bit-memory", "statistics:masked-bert", "larger output"),
                 ("bit-memory", "masked-t5", "no relative positions"),
                 ("bit-memory", "masked-t5", "flat forms"),
-                ("bit-memory", "minigpt-language", "flat forms")]}
+                ("bit-memory", "minigpt-language", "flat forms"),
+                ("bit-memory", "masked-bert", "flat forms")]}
 
 
 def found(trunk, folder):
