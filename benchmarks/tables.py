@@ -31,7 +31,6 @@ from minifpt.experiments.reproduce import (
     WHOLE,
     XOR,
     Table,
-    trained,
 )
 
 AS_THE_PAPER = {"length": 1999, "least": 501, "depth": 9, "arguments": 10, "cut": 512}  # ListOps
@@ -42,7 +41,7 @@ FEW = Column(FEW_LABELS, {"labels": 200}, {"steps": 300}, "few-digits")
 LARGE_MEMORY = Column("bit-memory", {"bits": 1000, "patch": 50},
                       {"steps": 1000, "batch_size": 8}, "bit-memory-1000")
 
-READ_WHOLE = trained("full", "language, all trained", rates=SMALLER)
+READ_WHOLE = Arm("minigpt-language", "full", "language, all trained", SMALLER)
 # Half of novels' weights each, the other half drawn anew.
 HALVES = tuple(Arm(f"{rest}+attn,mlp={frozen}", label=f"novels, {half} part alone")
                for rest, frozen, half in ((STATISTICS.model, LANGUAGE.model, "frozen"),
@@ -65,6 +64,11 @@ def adapted(trunks, ranks=(1,)):
 TINY = (Arm("minigpt-tiny", label="language"),
         Arm("statistics:minigpt-tiny", label="statistics"),
         Arm("random:2x2x32", label="random"))
+
+def trained(mask, label):
+    """Return an arm of the language trunk with another mask."""
+    return Arm("minigpt-language", mask, label)
+
 
 def long(task, options, steps=None):
     """Return the column of a task in long runs, by default with its own number of steps."""

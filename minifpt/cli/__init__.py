@@ -34,7 +34,7 @@ GROUPS = {
                              "curves.png."),
         "reproduce": ("grids", "Reproduce a table of the paper: NAME.md, NAME.csv, NAME.png.")},
     "Weights": {
-        "pretrain": ("weights", "Pretrain a language model, or a model of images."),
+        "pretrain": ("weights", "Pretrain a trunk on text, bits or images."),
         "convert": ("weights", "Convert weights of Hugging Face's Transformers or hub, or a "
                                "run's to their format."),
         "generate": ("weights", "Continue a text."),

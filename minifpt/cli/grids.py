@@ -56,8 +56,6 @@ def compare(args):
         raise ValueError("compare: expected --lr or --rates, not both")
     if args.choices != experiments.CHOICES and (args.all_rates or not args.rates):
         raise ValueError("compare: --choices is for --rates, among which it chooses")
-    if args.all_rates and not args.rates:
-        raise ValueError("compare: --all-rates needs --rates")
     for name in shared.task_names(args) if args.rates and not args.all_rates else ():
         kind = task_class(name)
         if isinstance(kind, type) and "validation" not in member(kind, "splits"):

@@ -18,7 +18,6 @@ import textwrap
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
-from .. import exercises
 from ..files import one_line, read_json, read_text
 from . import (
     EXERCISES,
@@ -27,6 +26,7 @@ from . import (
     SECONDS,
     WRONG,
     Result,
+    _load,
     examine,
     operations,
     own,
@@ -57,7 +57,7 @@ def results(path):
                 running = value
             elif kind == "result":
                 verdicts[running] = Result(running, *value)
-            elif kind == "lost" and lessons:
+            elif kind == "lost" and running:
                 verdicts[running] = Result(running, WRONG, value)
                 stuck.append(running)
             elif kind == "lost":
@@ -140,7 +140,7 @@ def load_notebook(path, stuck):
     exercise needs is run."""
     cells = code_cells(path)
     statements, unreadable = statements_of(cells)
-    exercises._load()
+    _load()
     lesson_of = {name: int(e.__module__[-2:]) for name, e in EXERCISES.items()}
     checked = re.findall(r'\b(?:check|require)\("(\w+)"', "\n".join(cells))
     functions = [s.name for s in statements if isinstance(s, ast.FunctionDef)]

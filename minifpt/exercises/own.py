@@ -1,6 +1,6 @@
 """The reader's own ``functional.py``: a skeleton of it, its check, and training on it.
 
-    minifpt new mine.py                  write the skeleton; --bare leaves the gradients out
+    minifpt new mine.py                  write the skeleton; --bare: without the gradients' formulas
     minifpt check mine.py                what is done, what is wrong, what is next
     with using("mine.py"): ...           the library runs what is written in it
 """
@@ -175,9 +175,8 @@ class Own:
 def load(path):
     """Run a reader's file; return its :class:`Own`.  Raises ``ValueError`` of one line for a file
     that cannot be read, or that raises an error."""
-    path = Path(path)
+    path, text = Path(path), read_text(Path(path))
     try:
-        text = read_text(path).removeprefix("\ufeff")
         stubs = {name: is_stub(node) for name, node in functions_of(text).items()}
         code = compile(text, str(path), "exec")
     except (ValueError, SyntaxError, RecursionError) as e:

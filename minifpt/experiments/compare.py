@@ -155,8 +155,7 @@ def columns_of(task_names, task_options, options):
 def check_numbers(seeds, validation_seeds, rates, arms):
     """Raise ``ValueError`` for numbers that a grid cannot have."""
     all_rates = [*rates, *(rate for arm in arms for rate in arm.rates)]
-    for kind, number in ("seeds", len(seeds)), ("validation seeds", len(validation_seeds)):
-        whole("compare", f"the number of {kind}", number, 1, MOST_SEEDS)
+    whole("compare", "the number of seeds", len(seeds), 1, MOST_SEEDS)
     if any(not 0 < rate < np.inf for rate in all_rates):
         raise ValueError(f"compare: learning rates {all_rates}, expected positive numbers")
     if rates and {*seeds} & {*validation_seeds}:
@@ -171,8 +170,8 @@ def labels_of(arms):
     labels = [label if labels.count(label) == 1 else ", ".join(filter(None, [
         arm.model, arm.freeze if arm.freeze != "fpt" else "", arm.adapt, arm.start]))
               for arm, label in zip(arms, labels, strict=True)]
-    if len({*labels}) < len(labels):
-        raise ValueError(f"compare: two arms have one label: {', '.join(labels)}")
+    if len({arm.folder for arm in arms}) < len(arms):
+        raise ValueError(f"compare: two arms are the same: {', '.join(labels)}")
     return labels
 
 
@@ -251,12 +250,15 @@ def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=C
                   ``out``, weights and data under the same paths.
 
     A run's folder is ``OUT/TASK/MODEL/SEED``, with learning rates ``OUT/TASK/MODEL/RATE/SEED``;
-    the validation runs are in ``OUT/choice``.  Raises ``Diverged`` when a run of the results
-    diverges, or one at each learning rate.
+    the validation runs are in ``OUT/choice``.  Raises ``Diverged`` if a run of the results
+    diverges, or if an arm diverges at each learning rate.
     """
     out, jobs = Path(out), whole("compare", "jobs", jobs)
     if not (task_names and models):
         raise ValueError("compare: expected at least one task and one model")
+    if all_rates and not rates:
+        raise ValueError("compare: all_rates needs rates")
+    whole("compare", "the number of validation seeds", choices, 1, MOST_SEEDS)
     nearest_folder(out)
     arms = [x if isinstance(x, Arm) else Arm(str(x)) for x in dict.fromkeys(models)]
     validation_seeds = range(tables.CHOICE, tables.CHOICE + (choices if rates else 1))
@@ -266,7 +268,7 @@ def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=C
     cells, chances = cells_of(columns, arms)
     tries = [(cell, rate) for cell in cells for rate in cell.arm.sweep(rates)]
     if all_rates:
-        cells = [replace(cell, rate=rate, label=f"{cell.label}, lr {rate:g}")
+        cells = [replace(cell, rate=rate, label=f"{cell.label}, lr {tables.rate_text(rate)}")
                  for cell, rate in tries]
         tries = []
     if executor is not None:                              # its processes may work elsewhere

@@ -40,8 +40,6 @@ def plan(task, model, freeze, batch_size, dropout=0.0, adapt=None):
     if not trained:
         raise ValueError("plan: every parameter is frozen, there is nothing to train")
     rng, optimizer = np.random.default_rng(0), Adam(trained)
-    tracemalloc.start()
-    test_x, test_y = task.batch(rng, examples_at_once(task.tokens), "test")
 
     def step():
         x, y = task.batch(rng, batch_size, "train")
@@ -50,10 +48,14 @@ def plan(task, model, freeze, batch_size, dropout=0.0, adapt=None):
     def test():
         evaluate(fpt, task, test_x, test_y)
     with kept_memory, single_threaded_blas:               # as in training
-        for work in step, step, test:                     # Adam's arrays are there at the second
-            work()
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
+        tracemalloc.start()
+        try:
+            test_x, test_y = task.batch(rng, examples_at_once(task.tokens), "test")
+            for work in step, step, test:                 # Adam's arrays are there at the second
+                work()
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
         step_seconds = np.median([seconds_of(step) for _ in range(3)])
         test_seconds = seconds_of(test) / len(test_x)
     weights = sum(p.data.nbytes for p in fpt.parameters())

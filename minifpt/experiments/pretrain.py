@@ -60,8 +60,8 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
              not trained.  Not for ``bits``, ``images`` and ``vision``.
     options  ``steps``, ``batch_size`` and ``lr``, by default the source's.
 
-    AdamW with 200 steps of warm-up and cosine decay to a tenth, weight decay 0.1, no dropout.
-    Returns the run's history.
+    AdamW with 200 steps of warm-up, a tenth of the steps if these are at most 200, cosine decay to
+    a tenth, weight decay 0.1, no dropout.  Returns the run's history.
     """
     one_of("pretrain", "the source", source, SOURCES)
     make_task, settings, reads, causal = SOURCES[source]

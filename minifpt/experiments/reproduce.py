@@ -83,21 +83,16 @@ def median_step(runs, level):
 # ---------------------------------------------------------------------------------------- tables
 
 
-def trained(mask, label, model="minigpt-language", rates=()):
-    """Return an arm with another mask, by default of the language trunk."""
-    return Arm(model, mask, label, rates)
-
-
 def numbers(arm, *values, tasks=("bit-xor", "bit-memory", "mnist")):
     """Return the paper's numbers of an arm, {(arm's label, task): number}."""
     return {(arm, task): value for task, value in zip(tasks, values, strict=True)}
 
 
-WHOLE = trained("full", "random, all trained", "random", SMALLER)
+WHOLE = Arm("random", "full", "random, all trained", SMALLER)
 LSTM, LSTM_PLUS = Arm("lstm:3x128"), Arm("lstm:3x128,residual,positions")
 LSTM_WHOLE = Arm("lstm:3x128", "full", "LSTM, all trained", SMALLER)
 PLUS_MLP, PLUS_ATTENTION, PLUS_BOTH = (
-    trained(mask, f"language, + {label}", rates=SMALLER) for mask, label in (
+    Arm("minigpt-language", mask, f"language, + {label}", SMALLER) for mask, label in (
         ("attn", "feed-forward"), ("mlp", "attention"), ("full", "both")))
 
 

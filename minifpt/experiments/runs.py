@@ -123,7 +123,7 @@ def at_start(folder, settings, trunk=None):
     if trunk is None and "model" not in built:
         raise ValueError(f"{folder}: its trunk was built in code: pass it, too, "
                          "minifpt.load(folder, trunk)")
-    if trunk is None and ".py:" in built["model"]:
+    if trunk is None and ".py:" in str(built["model"]):
         check_code(folder, settings)
     model = _restored(folder, "its model", lambda: FPT.for_task(
         SimpleNamespace(**built), built["model"] if trunk is None else
@@ -154,7 +154,7 @@ def called(make_trunk):
 def check_code(folder, settings):
     """Raise ``ValueError`` where a user's own file, of a task or a trunk, has changed."""
     source, model = settings.get("source") or settings["task"], settings["built"].get("model", "")
-    code = _restored(folder, "its code", lambda: code_crc(str(source), model))
+    code = _restored(folder, "its code", lambda: code_crc(str(source), str(model)))
     check_fingerprint(folder, settings["fingerprint"], {"code": code})
 
 

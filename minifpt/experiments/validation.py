@@ -25,7 +25,7 @@ class Validation:
         return getattr(self.task, name)
 
     def fingerprint(self):
-        """Return that of the task."""
+        """Return the fingerprint of the task's data."""
         return fingerprint(self.task)["data"]
 
     def batch(self, rng, size, split):

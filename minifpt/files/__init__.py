@@ -28,11 +28,11 @@ MOST_SETTINGS = 1 << 28                                   # bytes of a JSON or P
 @contextmanager
 def refuse_damage(message):
     """Turn any error from the contents of a file into a ``ValueError`` of one line, which begins
-    with ``message``: damaged files raise errors of a dozen classes.  A missing file, or one without
-    permission, keeps its own error."""
+    with ``message``: damaged files raise errors of a dozen classes.  A missing file, one without
+    permission and a lack of memory keep their own errors."""
     try:
         yield
-    except (FileNotFoundError, PermissionError):
+    except (FileNotFoundError, PermissionError, MemoryError):
         raise
     except Exception as e:
         raise ValueError(f"{message} ({one_line(e)})") from None
@@ -91,7 +91,9 @@ def signals_wait(*signals):
 def nearest_folder(folder):
     """Return the folder, or the nearest one above it that exists.  Raises ``ValueError`` where that
     is a file."""
-    nearest = next(path for path in (Path(folder), *Path(folder).parents) if path.exists())
+    nearest = next((p for p in (Path(folder), *Path(folder).parents) if p.exists()), None)
+    if nearest is None:
+        raise ValueError(f"{folder}: its drive or network folder does not exist")
     if not nearest.is_dir():
         raise ValueError(f"{nearest} is a file, expected a folder")
     return nearest
@@ -214,7 +216,7 @@ def to_json(value):
     return json.dumps(value, default=plain)
 
 
-def heads(archive):
+def array_headers(archive):
     """Return {name: (shape, dtype)} of the arrays in an ``.npz``, an open ``ZipFile``, without
     reading them.  Raises ``ValueError`` for an array that is larger than its file."""
     headers = {}

@@ -149,7 +149,7 @@ def _mapped(path, dtype, start, shape):
 
 
 def download(repo, revision=None, files=()):
-    """Download a GPT-2 from https://huggingface.co into huggingface_hub's cache, and return its
+    """Download a model from https://huggingface.co into huggingface_hub's cache, and return its
     folder, whose name is the commit.
 
     ``repo`` is a hub id, ``owner/name``; ``revision`` a commit, tag or branch; ``files`` the names

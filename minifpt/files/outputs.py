@@ -8,7 +8,7 @@ its field ``Software``.  A CSV has its columns.
 import os
 from pathlib import Path
 
-from . import csv_text, nearest_folder, save_text, unfinished
+from . import nearest_folder, save_text, unfinished
 
 
 def check(path, kind):
@@ -55,7 +55,7 @@ def write_text(path, kind, text):
     return len(text.encode())
 
 
-def write_csv(path, columns, rows):
-    """Write dictionaries as a CSV with these columns; ``rows`` may be its text."""
+def write_csv(path, columns, text):
+    """Write the text of a CSV with these columns."""
     check(path, columns)
-    save_text(path, rows if isinstance(rows, str) else csv_text(rows, columns))
+    save_text(path, text)

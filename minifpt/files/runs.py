@@ -14,8 +14,8 @@ import numpy as np
 from ..checks import whole
 from . import (
     MOST_SETTINGS,
+    array_headers,
     csv_text,
-    heads,
     nearest_folder,
     read_json,
     read_text,
@@ -160,7 +160,7 @@ class Run:
         with refuse_damage(f"{path}: not a checkpoint, or damaged"):
             # NumPy might not close a damaged file that it opened itself.
             with open(regular(path), "rb") as f, np.load(f, allow_pickle=False) as file:
-                headers = heads(file.zip)
+                headers = array_headers(file.zip)
                 state = stored_json(file.zip, "state", MOST_SETTINGS)
                 # Other arrays are not read: they may be large.
                 arrays = {key: file[key] for key in expected if headers.get(key) == expected[key]}
@@ -285,8 +285,8 @@ def open_folder(out, resume, run):
 
 
 def say_what_differs(out, before, now):
-    """Say on stderr with what another part a run was begun, none of its inputs: it goes on, to an
-    end that may have other bits.  Runs of older versions do not know with what."""
+    """Say on stderr which of minifpt's code, NumPy and BLAS has changed since the run began: its
+    last digits may differ.  Runs of older versions have no record of them."""
     parts = [part for part in now if isinstance(before, dict) and before.get(part) != now[part]]
     if parts:
         print(f"minifpt: {out} was begun with another {' and another '.join(parts)}: it goes on, "
@@ -308,5 +308,6 @@ def check_same(path, before, now, verb):
                   and type(was) is int and 0 < was < value)
         if was != value and not longer:
             key, was, value = (textwrap.shorten(str(x), 100) for x in (key, was, value))
-            raise ValueError(f"{path}: {verb} {key} = {was}, not {value}: choose another folder")
+            raise ValueError(f"{path}: {verb} {key} = {was}, not {value}: give "
+                             f"{was} to resume it, or choose another folder")
     check_fingerprint(path, before["fingerprint"], now["fingerprint"])

@@ -118,8 +118,8 @@ def library(path):
     try:
         import tokenizers
     except ImportError:
-        raise ValueError(f"{path}: byte pairs need the library tokenizers: pip install tokenizers"
-                         ) from None
+        raise ValueError(f"{path}: a tokenizer needs the library tokenizers: pip install "
+                         "tokenizers") from None
     return tokenizers
 
 

@@ -23,10 +23,10 @@ from ..machine import share
 from ..users import suggestion
 from . import (
     PACKAGE,
+    array_headers,
     by_gpt2_name,
     cache_folder,
     families,
-    heads,
     huggingface,
     one_line,
     refuse_damage,
@@ -182,7 +182,7 @@ def read(path, dropout=None):
         return families.load_checkpoint(path, dropout)
     with refuse_damage(f"{path}: not a minifpt weight file, or damaged"):
         archive = zipfile.ZipFile(regular(path))          # closes with its last tensor
-        headers = heads(archive)
+        headers = array_headers(archive)
         config = stored_json(archive, "config", MOST_CONFIG)
     tensors = {}
     for name, (shape, dtype) in headers.items():

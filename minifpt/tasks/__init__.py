@@ -23,7 +23,7 @@ from .text import Masked, Text, Typos
 
 TASKS = {task.name: task for task in (
     BitMemory, BitXOR, CIFAR10, CIFAR10Gray, Digits, Homology, ListOps, MNIST, Text, Typos)}
-# ``Masked`` has no name: trunks are pretrained on it.
+# ``Masked`` is not listed: only trunks are pretrained on it.
 __all__ = ["CIFAR10", "DEFAULTS", "MNIST", "BitMemory", "BitXOR", "CIFAR10Gray", "Choices",
            "Digits", "Extras", "Homology", "ListOps", "Masked", "Task", "Text", "Typos",
            "chance_of", "defaults_of", "get", "label_of", "make", "member", "names", "task_class"]

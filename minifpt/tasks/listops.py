@@ -153,10 +153,10 @@ def evaluate(ids):
         symbol = SYMBOLS[i]
         if symbol in OPERATORS:
             open_lists.append([symbol])
-        elif symbol == "]" and len(open_lists) > 1:
+        elif symbol == "]":
             operator, *values = open_lists.pop()
             open_lists[-1].append(OPERATORS[operator](values))
-        else:                                             # a digit, or ] without an open list
+        else:                                             # a digit
             open_lists[-1].append(i)
     if len(open_lists) > 1 or len(open_lists[0]) != 1:
         raise ValueError("its brackets do not match")

@@ -31,7 +31,7 @@ class Homology(Choices):
     splits = "train", "validation", "test"
     name = "homology"
     label = "remote homology"
-    chance = 1 / 1195
+    chance = 1 / files.FOLDS
     output_dim = classes = files.FOLDS
     defaults = COSINE | {"steps": 2000}
 
@@ -83,9 +83,8 @@ def encode(label, protein):
 
 
 def padded(chains, tokens):
-    """Return ids uint8 (N, tokens): short chains have padding on the left, long ones lose their
-    beginning."""
+    """Return ids uint8 (N, tokens), with padding on the left."""
     ids = np.full((len(chains), tokens), PAD, np.uint8)
     for row, chain in zip(ids, chains, strict=True):
-        row[max(0, tokens - len(chain)):] = chain[-tokens:]
+        row[tokens - len(chain):] = chain
     return ids

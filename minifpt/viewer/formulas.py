@@ -204,7 +204,7 @@ def cost(op, name, inputs):
         return rows * inputs["w_ih" if name == "x" else name].size
     if op == "linear":
         return rows * inputs["b"].size
-    if op in ("layer_norm", "positions", "embedding"):
+    if op in ("layer_norm", "rms_norm", "positions", "embedding"):
         return inputs.get("x", inputs.get("ids")).size * (
             inputs["w"].shape[-1] if op == "embedding" else 1)
     return 0

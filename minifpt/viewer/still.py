@@ -65,7 +65,7 @@ def values(data, number):
 
 
 def matrix(ax, data, number, title):
-    """Draw a matrix as colours: blue below 0, orange above."""
+    """Draw a matrix as colours: blue below 0, orange above; teal where none is negative."""
     from matplotlib.colors import LinearSegmentedColormap
     frame(ax, title)
     if number is None:
