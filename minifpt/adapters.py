@@ -57,7 +57,7 @@ class LoRA(Linear):
         """x (..., n_in) -> y (..., n_out)."""
         a, b, cache = self.lora_a, self.lora_b, {}
         y, cache["linear"] = super().forward(x)
-        no_bias = np.zeros(a.data.shape[1], y.dtype), np.zeros_like(y, shape=y.shape[-1])
+        no_bias = np.zeros(a.data.shape[1], y.dtype), np.zeros(y.shape[-1], y.dtype)
         h, cache["a"] = ops.linear(x, a.data, no_bias[0], (True, a.trainable, False))
         z, cache["b"] = ops.linear(h, b.data, no_bias[1], (True, b.trainable, False))
         return y + self.scale * z, cache
@@ -79,7 +79,9 @@ def adapt(model, text, seed=0):
     """Add the adapter that ``text`` names to a model's trunk, in place; return the model.
 
     model  an :class:`minifpt.FPT`, or another model with a ``trunk``.
-    seed   draws what starts random.
+    text   such as ``lora:rank=4,on=attn.c_attn`` or ``bitfit``.
+    seed   draws what starts random; of an FPT the model's own, with which ``minifpt.load`` makes
+           it again.
 
     Raises ``ValueError`` with one line.
     """

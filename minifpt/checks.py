@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from .guards import OWN_RULES, brief
+from .guards import OWN_RULES, brief, is_integer
 
 
 def whole(where, name, value, least=1, most=2**31 - 1):
@@ -18,7 +18,7 @@ def whole(where, name, value, least=1, most=2**31 - 1):
             return operator.index(value)
     except TypeError:
         pass
-    limit = f" and at most {most:,}" if isinstance(value, int) and value > most else ""
+    limit = f" and at most {most:,}" if is_integer(value) and value > most else ""
     raise ValueError(f"{where}: {name} must be a whole number, at least {least}{limit}, got "
                      f"{brief(value)}")
 

@@ -3,7 +3,8 @@
 Layers import this module as ``ops``.  The functions here equal those of ``functional`` up to
 rounding; in addition they
 
-- stay finite for any finite float32 input (softmax, log-sum-exp, attention, layer norm),
+- stay finite for any finite float32 input (softmax, log-sum-exp, cross-entropy, attention, layer
+  norm, GELU, LSTM; not RMS norm),
 - cut the work into pieces that fit into a core's cache, and share the pieces between cores.
 
 The shapes of the arrays are checked at the model's door, not here.  There the model also limits
@@ -25,8 +26,8 @@ from . import functional as F
 from .guards import same_shape
 from .machine import share
 
-# These have no faster form: layers run the formulas, which ``raw`` is without their guards.  Only
-# the ids of an embedding are checked, because they come from outside.
+# These have no faster form: layers run the formulas, which ``raw`` is without their guards.  The
+# ids of an embedding are checked, because they come from outside.
 embedding, embedding_backward = F.embedding, F.embedding_backward.raw
 bias, bias_backward = F.bias.raw, F.bias_backward.raw
 positions, positions_backward = F.positions.raw, F.positions_backward.raw
@@ -355,7 +356,7 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None, bias=None): 
         return y, cache
 
 
-def _tiled_attention(qkv, n_head, p, rng, causal, bias=None):  # noqa: F811
+def _tiled_attention(qkv, n_head, p, rng, causal, bias):  # noqa: F811
     q, k, v = F.split_heads(qkv, n_head)
     B, H, T, D = q.shape
     y = np.empty((B, T, H * D), qkv.dtype)
@@ -476,7 +477,8 @@ def _pieces(B, H, T):
 
 def _even(n, size, most):
     """Return equal slices of n items of ``size`` numbers, each with at most ``most`` numbers."""
-    each = max(1, -(-n // max(1, -(-n * size // most))))
+    parts = max(1, math.ceil(n * size / most))
+    each = max(1, math.ceil(n / parts))
     return [slice(i, min(i + each, n)) for i in range(0, n, each)]
 
 
@@ -491,7 +493,7 @@ def _transposed(k):
     return np.ascontiguousarray(k.swapaxes(-1, -2))
 
 
-def _scores(qs, kt, i, j, n_keys, causal, bias=None, piece=None):  # noqa: F811
+def _scores(qs, kt, i, j, n_keys, causal, bias, piece):  # noqa: F811
     """Return the masked scores of the queries i ... j-1 with the first ``n_keys`` keys."""
     s = qs[..., i:j, :] @ kt[..., :n_keys]
     if bias is not None:

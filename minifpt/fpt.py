@@ -167,7 +167,7 @@ class FPT(Layer):
         shapes = x.shape, (len(x), self.output_tokens, x.shape[2])
         is_pair = isinstance(pair, tuple) and len(pair) == 2
         hidden = pair[0] if is_pair else pair
-        if not is_pair or hidden.shape not in shapes or hidden.dtype != x.dtype:
+        if not is_pair or getattr(hidden, "shape", None) not in shapes or hidden.dtype != x.dtype:
             raise ValueError("FPT: the trunk's forward must return a pair: hidden, of shape "
                              f"{x.shape} and dtype {x.dtype}, and its cache; got "
                              f"{checks.kind_of(hidden)}")

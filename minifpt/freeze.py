@@ -49,7 +49,7 @@ class FreezeMask:
         for name in flags:
             if name not in cls.__dataclass_fields__:
                 raise ValueError(f"FreezeMask: '{name}' is not a group, expected one of "
-                                 f"{', '.join(GROUPS)}, or patterns")
+                                 f"{', '.join(GROUPS)}, patterns or only")
         return super().__new__(cls)
 
     def __post_init__(self):
@@ -105,11 +105,11 @@ class FreezeMask:
         for item in patterns:
             if item.startswith("only:"):
                 raise ValueError(f"freeze: write only: once, at the start, got '{text}'")
-            if "." not in item and "*" not in item:
+            if not re.search(r"[.*?]", item):
                 near = suggestion(item, [*presets, *GROUPS])
                 raise ValueError(f"freeze: '{item}'{near} is neither a preset "
                                  f"({', '.join(presets)}), nor a group ({', '.join(GROUPS)}), nor "
-                                 "a pattern, which has a dot or a star (h.3.ln_1.*, trunk.w)")
+                                 "a pattern, which has a dot, * or ? (h.3.ln_1.*, trunk.w)")
         if is_only:
             return cls(only=tuple(items))
         return cls(**{item: True for item in items if item in GROUPS}, patterns=patterns)

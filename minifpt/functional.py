@@ -35,13 +35,13 @@ import numpy as np
 from minifpt.guards import shapes
 
 # ---------------------------------------------------------------------------- caches
-# The arrays that each backward pass reads, named as in the operation's docstring.
+# What each backward pass reads, and shapes that its guard compares.
 
 LinearCache = namedtuple("LinearCache", "x w need")                 # x: None without dw
 EmbeddingCache = namedtuple("EmbeddingCache", "ids shape")          # the table's shape
 BiasCache = namedtuple("BiasCache", "shape need")                   # shape of x
 UnembeddingCache = namedtuple("UnembeddingCache", "x w need")
-# tokens: the slice of the table that was added; shape: the table's.
+# tokens: the slice of the table that was added; shape: the table's; x_shape: for the guard.
 PositionsCache = namedtuple("PositionsCache", "tokens shape x_shape need")
 LayerNormCache = namedtuple("LayerNormCache", "xhat rstd w need")   # rstd: 1 / deviation, (..., 1)
 RMSNormCache = namedtuple("RMSNormCache", "xhat rstd w need")
@@ -167,7 +167,7 @@ def positions(x, w, start=0, need=(True, True)):
 @shapes("dy (B, T, C), shape (N, C), x_shape (B, T, C) -> dx (B, T, C), dw (N, C)")
 def positions_backward(dy, cache):
     """Compute ``dx = dy``, ``dw[start + t] = sum of dy[:, t] over the batch``."""
-    tokens, shape, x_shape, need = cache
+    tokens, shape, _, need = cache
     dw = None
     if need[1]:
         dw = np.zeros(shape, dy.dtype)
@@ -412,7 +412,8 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None, bias=None):
     return y, cache if bias is None else BiasedAttentionCache(*cache)
 
 
-@shapes("dy (B, T, HD), q (B, H, T, D) -> dqkv (B, T, 3HD), with a bias (dqkv, dbias (H, T, T))")
+@shapes("dy (B, T, HD), q (B, H, T, D), k (B, H, T, D) -> dqkv (B, T, 3HD), with a bias "
+        "(dqkv, dbias (H, T, T))")
 def attention_backward(dy, cache):
     """Go back through ``y = dropout(A) V``, the softmax, and ``S = Q K^T / sqrt(D)``::
 
@@ -459,8 +460,8 @@ def rope(x, n_head, base=10000.0, start=0):
         y_i = x_i cos(angle) - x_(i+D/2) sin(angle)
         y_(i+D/2) = x_(i+D/2) cos(angle) + x_i sin(angle)
 
-    The product of a rotated query and a rotated key depends only on the difference of their
-    angles, so a score depends on the distance of its two tokens.  D is even, D = 2E.
+    Positions enter the product of a rotated query and a rotated key only by the difference of
+    their angles, so only by the distance of the two tokens.  D is even, D = 2E.
     """
     T, half = x.shape[1], x.shape[2] // n_head // 2
     angles = np.arange(start, start + T)[:, None] * base ** (-np.arange(half) / half)
@@ -541,7 +542,7 @@ def lstm(x, w_ih, w_hh, b, need=(True, True, True, True)):
     (dx, dw_ih, dw_hh, db).
     """
     B, T, _ = x.shape
-    c = np.zeros((B, T + 1, len(w_hh)), w_hh.dtype)       # [:, t] is the state before token t
+    c = np.zeros((B, T + 1, len(w_hh)), x.dtype)          # [:, t] is the state before token t
     h = np.zeros_like(c)
     a = x @ w_ih + b                                      # x needs no state: all tokens at once
     i, f, g, o = in_four(a)                               # views: a turns into the gates

@@ -9,7 +9,7 @@ import numpy as np
 from . import checks, layers
 from . import fast as ops
 from .files import export, weights
-from .machine import share, single_threaded_blas
+from .machine import single_threaded_blas
 from .progress import progress_bar
 
 
@@ -83,9 +83,7 @@ class GPT2(layers.Layer):
         self.h = [layers.Block(c.n_embd, c.n_head, c.dropout, c.layer_norm_epsilon, dtype, c.causal,
                                c.activation_function) for _ in range(c.n_layer)]
         self.ln_f = layers.LayerNorm(c.n_embd, c.layer_norm_epsilon, dtype)
-        if seed is not None:                              # the matrices are drawn on all cores
-            share(lambda pair: layers.draw_weights(*pair, seed, c),
-                  [(n, p) for n, p in self.named_parameters() if p.data.ndim == 2])
+        layers.draw_all(self, seed, c)
 
     from_pretrained = classmethod(weights.load)           # (name, dtype, dropout) -> a model
     save = export.save                                    # (path, dtype, **provenance)
@@ -156,8 +154,7 @@ class LanguageModel(layers.Layer):
         self.config, self.dtype = self.trunk.config, self.trunk.dtype
         self.wte = layers.Embedding(self.config.vocab_size, self.config.n_embd, self.dtype)
         self.lm_head = layers.Unembedding(self.wte.weight)
-        if seed is not None:
-            layers.draw_weights("wte.weight", self.wte.weight, seed, self.config)
+        layers.draw_all(self, seed, self.config)
 
     from_pretrained = classmethod(weights.load)           # (name, dtype, dropout) -> a model
     save = export.save                                    # (path, dtype, **provenance)
@@ -213,7 +210,7 @@ class LanguageModel(layers.Layer):
             raise ValueError("generate: the model is not causal, so it cannot predict a next token")
         n_tokens = checks.whole("generate", "n_tokens", n_tokens, 0)
         temperature = checks.number("generate", "temperature", temperature, zero=True)
-        if temperature <= 1e-30:                          # is 0 in float32
+        if temperature <= 1e-30:                          # smaller ones may be 0 in float32
             temperature = 0.0
         top_k = None if top_k is None else checks.whole("generate", "top_k", top_k)
         top_p = 1.0 if top_p is None else checks.number("generate", "top_p", top_p, most=1)

@@ -243,9 +243,11 @@ def attention(qkv, n_head, bias=None, causal=True, past=None, **_):
         raise ValueError(f"attention: past is {brief(past)}, expected keys and values, two arrays "
                          f"of floating-point numbers ({B}, {H}, P, {D})")
     if bias is not None:
-        can_read = bias > -np.inf                         # (H, T, P+T)
+        if past is not None:
+            raise ValueError("attention: it has a past and a bias, expected at most one")
+        can_read = bias > -np.inf                         # (H, T, T)
         if causal:
-            can_read &= np.tri(*bias.shape[1:], bias.shape[2] - bias.shape[1], dtype=bool)
+            can_read &= np.tri(bias.shape[1], dtype=bool)
         if not can_read.any(axis=-1).all():
             head, token = np.argwhere(~can_read.any(axis=-1))[0]
             raise ValueError(f"attention: the bias lets token {token} of head {head} read no "

@@ -2,8 +2,8 @@
 
 A layer's ``forward(x, ...)`` returns ``(y, cache)``.  Its ``backward(dy, cache)`` returns ``dx``
 and adds into the ``.grad`` of its trainable parameters; for a frozen parameter no gradient is
-computed.  The cache of a layer is a dictionary with the layer's attributes as keys.  A layer with
-a single operation has that operation's cache.
+computed.  The cache of a layer is a dictionary of its layers' and operations' caches, by name.  A
+layer with a single operation has that operation's cache.
 
 Layers and blocks run whole, forward and backward.  The model decides which blocks run back: no
 block does below the lowest one that learns (see ``gpt2``).
@@ -21,6 +21,7 @@ import numpy as np
 from . import checks
 from . import fast as ops
 from .freeze import GROUPS, FreezeMask
+from .machine import share
 
 
 class Parameter:
@@ -112,6 +113,15 @@ def draw_weights(name, p, seed, config):
         std /= math.sqrt(2 * config.n_layer)
     p.data[...] = standard_normal(p.data.shape, seed, name)
     p.data *= std
+
+
+def draw_all(model, seed, config):
+    """Fill the matrices of a model, but not those of a trunk inside it, with random numbers, on all
+    cores; with ``seed=None`` they stay 0."""
+    if seed is not None:
+        share(lambda pair: draw_weights(*pair, seed, config),
+              [(name, p) for name, p in model.named_parameters()
+               if p.data.ndim == 2 and not name.startswith("trunk.")])
 
 
 class Layer:
@@ -505,7 +515,7 @@ class Block(Layer):
 
 
 # Settings that the config of a trunk may lack, with what holds then.  ``n_positions`` None: no
-# limit.  ``positions`` False: the trunk has no table of positions.
+# limit.  ``positions`` False: ``n_positions`` is no limit.
 OPTIONAL = {"dropout": 0.0, "causal": True, "n_positions": None, "positions": True}
 
 

@@ -33,7 +33,7 @@ class Adam:
         if not (isinstance(betas, (tuple, list)) and len(betas) == 2):
             raise ValueError(f"Adam: the betas are {brief(betas)}, expected two below 1")
         self.betas = tuple(number("Adam", "a beta", b, zero=True, most=1 - 1e-9) for b in betas)
-        self.lr, self.eps = number("Adam", "lr", lr), number("Adam", "eps", eps, zero=True)
+        self.lr, self.eps = number("Adam", "lr", lr), number("Adam", "eps", eps)
         self.weight_decay = number("Adam", "weight_decay", weight_decay, zero=True)
         self.t = 0
         self.m = [None] * len(self.parameters)

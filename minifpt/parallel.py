@@ -29,7 +29,7 @@ def parts_of(model, x):
             runs_in_parts(layer) for _, layer in named_layers(model)) or (
             model.trunk.config.n_embd > MAX_CHANNELS):
         return [slice(None)]
-    size = -(-shape[0] // n)
+    size = math.ceil(shape[0] / n)
     return [slice(i, i + size) for i in range(0, shape[0], size)]
 
 

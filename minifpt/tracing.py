@@ -40,7 +40,8 @@ class Step:
     backward   whether this is a backward pass.
     function   the function that ran: from ``functional``, or the user's own activation.
     inside     the :class:`Step` of the operation that called this one, or ``None``.
-    inputs     {argument: value}; a backward pass has ``dy`` and ``cache``.
+    inputs     {argument: value}; a backward pass has the gradient and the cache, a residual's the
+               gradient of the branch.
     output     the result, without the cache.
     cache      the cache of a forward pass, or ``None``.
     gradients  {input: gradient} of a forward pass, for each input that is an array of

@@ -118,6 +118,11 @@ def test_only_trains_what_it_names_and_freezes_the_rest(text, trained):
     assert str(FreezeMask.parse(text)) == text.replace(" ", "") == m.built["freeze"]
 
 
+def test_a_mask_with_a_question_mark_is_read_back():
+    mask = FreezeMask(patterns=("trunk?wpe?weight",))
+    assert FreezeMask.parse(str(mask)) == mask
+
+
 def test_a_range_is_one_of_blocks():
     """Its numbers are whole parts of a name: 1-3 is neither 10 nor 31."""
     blocks = [i for i in range(40) if matches(f"trunk.h.{i}.ln_1.weight", "h.1-3.*")]
@@ -166,7 +171,7 @@ def unknown_group():
           for text in ("h.[0-10].*", "h.[1", "attn,h.1].*") for prefix in ("", "only:")),
         ("h.5-3.*", "'h.5-3.*' counts down, expected 3-5"), ("only:", "empty"),
         ("attn,only:h.3.*", "write only: once, at the start"), ("only:lnn", "'lnn' .did"),
-        ("w", "'w' is neither .* nor a pattern, which has a dot or a star"),
+        ("w", "'w' is neither .* nor a pattern, which has a dot"),
         *((text, "a preset stands alone")
           for text in ("fpt,full", "fpt,h.1.ln_1.*", "attn,output-only", "only:fpt")),
         ("", "empty"), (3, "3, expected a FreezeMask, or its text"))),

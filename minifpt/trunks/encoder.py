@@ -16,7 +16,7 @@ import numpy as np
 from .. import checks, layers
 from .. import fast as ops
 from ..gpt2 import GPT2
-from .parts import GatedMLP, NoBias, RMSNorm, Stack, draw_all
+from .parts import GatedMLP, NoBias, RMSNorm, Stack
 
 POST_NORM = "bert", "roberta", "longformer"               # families with norms after the parts
 
@@ -266,4 +266,4 @@ class Encoder(Stack):
             for _, layer in layers.named_layers(self):
                 if isinstance(layer, layers.Linear):
                     layer.bias = NoBias(len(layer.bias.data), dtype)
-        draw_all(self, seed, c)
+        layers.draw_all(self, seed, c)

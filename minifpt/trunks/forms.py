@@ -77,7 +77,7 @@ def summed_form(trunk, x):
 
 @single_threaded_blas                                     # several threads give other bits
 def switch(trunk, qk, is_random, model):
-    """Set the queries and keys of all heads of a trunk in place, and return the trunk.
+    """Set the queries and keys of all heads of a trunk in place.
 
     A random trunk keeps W_q, and the distribution of each number of W_k.  For an angle a,
     ``W_k = cos(a) W_q + sin(a) Z``, with Z as W_k is without the switch.  For ``antisymmetric``,
@@ -106,7 +106,6 @@ def switch(trunk, qk, is_random, model):
         else:
             from scipy.special import cosdg, sindg  # exactly Z at 90 degrees; slow to import
             k[...] = float(cosdg(qk)) * q + float(sindg(qk)) * k
-    return trunk
 
 
 def part_of(q, k, part, where="part_of"):
@@ -209,7 +208,7 @@ def heads(model):
     the form of the inputs in the residual stream.  Raises ``ValueError`` for a trunk without heads.
     """
     trunk = getattr(model, "trunk", model)
-    numbers, n = [], None
+    numbers = []
     for i, block in enumerate(blocks_of(trunk, "heads")):
         pairs = np.stack(queries_and_keys(block), axis=1).astype(np.float64)     # (H, 2, C, D)
         if hasattr(model, "input"):

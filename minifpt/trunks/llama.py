@@ -13,7 +13,7 @@ import numpy as np
 from .. import checks, layers
 from .. import fast as ops
 from ..gpt2 import LanguageModel
-from .parts import GatedMLP, RMSNorm, Stack, draw_all, projection
+from .parts import GatedMLP, RMSNorm, Stack, projection
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class GroupedAttention(layers.Layer):
     def forward(self, x, train=False, rng=None, past=None, last=None):
         """x (B, T, C) -> y (B, T, C); ``past`` and ``last`` as for GPT-2's."""
         c, start = self.config, past.n if past else 0
-        p = c.dropout if train else 0.0
+        p = checks.active_dropout("GroupedAttention", c.dropout, train, rng)
         q, q_proj = self.q_proj.forward(x)
         k, k_proj = self.k_proj.forward(x)
         v, v_proj = self.v_proj.forward(x)
@@ -134,7 +134,7 @@ class Llama(Stack):
         self.dtype = checks.dtype("Llama", dtype)
         self.h = [LlamaBlock(c, dtype) for _ in range(c.n_layer)]
         self.ln_f = RMSNorm(c.n_embd, c.rms_norm_epsilon, dtype)
-        draw_all(self, seed, c)
+        layers.draw_all(self, seed, c)
 
 
 class LlamaLM(LanguageModel):
@@ -148,4 +148,4 @@ class LlamaLM(LanguageModel):
         if not self.config.tied:
             table = np.zeros_like(self.wte.weight.data)
             self.lm_head = layers.Unembedding(layers.Parameter(table, "output"))
-            draw_all(self, seed, self.config)
+            layers.draw_all(self, seed, self.config)

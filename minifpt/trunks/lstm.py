@@ -10,7 +10,7 @@ from .. import fast as ops
 from ..machine import single_threaded_blas
 
 
-@dataclass
+@dataclass(frozen=True)
 class LSTMConfig:
     """The sizes and options of an LSTM trunk, with the names of :class:`minifpt.GPT2Config`.
 
@@ -78,7 +78,8 @@ class RecurrentBlock(layers.Layer):
         """x (B, T, C) -> y (B, T, C)."""
         y, ln_1 = self.ln_1.forward(x)
         y, lstm = self.lstm.forward(y)
-        y, dropout = ops.dropout(y, self.dropout if train else 0.0, rng)
+        p = checks.active_dropout("RecurrentBlock", self.dropout, train, rng)
+        y, dropout = ops.dropout(y, p, rng)
         if self.residual:
             y, _ = ops.residual(x, y)
         return y, dict(ln_1=ln_1, lstm=lstm, dropout=dropout)

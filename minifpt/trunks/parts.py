@@ -65,7 +65,8 @@ class GatedMLP(layers.Layer):
         gate, act = self.act.forward(gate)
         y, multiply = ops.multiply(gate, up)
         y, down_proj = self.down_proj.forward(y)
-        y, dropout = ops.dropout(y, self.dropout if train else 0.0, rng)
+        p = checks.active_dropout("GatedMLP", self.dropout, train, rng)
+        y, dropout = ops.dropout(y, p, rng)
         return y, dict(gate_proj=gate_proj, up_proj=up_proj, act=act, multiply=multiply,
                        down_proj=down_proj, dropout=dropout)
 
@@ -125,10 +126,3 @@ class Stack(layers.Layer):
         for layer in reversed(self.below):
             dy = getattr(self, layer).backward(dy, cache[layer])
         return dy
-
-
-def draw_all(model, seed, config):
-    """Fill the matrices of a model, but not those of a trunk inside it, with random weights."""
-    for name, p in model.named_parameters() if seed is not None else ():
-        if p.data.ndim == 2 and not name.startswith("trunk."):
-            layers.draw_weights(name, p, seed, config)
