@@ -65,6 +65,14 @@ def test_a_file_that_cannot_be_run_is_one_line(here, text, part):
         own.load(Path("bad.py"))
 
 
+def test_a_file_that_ends_its_process_each_time_it_loads_anew_is_one_line(here, fails):
+    (here / "mine.py").write_text("import os\nfrom pathlib import Path\n"
+                                  "if Path('seen').exists():\n    os._exit(3)\n"
+                                  "Path('seen').touch()\n"
+                                  "def relu(x):\n    os._exit(4)\n", encoding="utf-8")
+    assert "mine.py: It ended Python, with exit status 3" in fails("check", "mine.py")
+
+
 @pytest.mark.parametrize(("text", "part"), [
     ("x = 1", "not JSON"), ("{}", "not a notebook"),
     ('{"cells": []}', "no cell defines an exercise of a lesson")])
