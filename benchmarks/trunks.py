@@ -171,14 +171,23 @@ def run_arm(arm, rows, path, folder):
 
 
 def run_forms(folder, out):
-    """Write the share of the symmetric part and the trace over the norm of each head's form."""
+    """Write four numbers of each head's form: the share of the symmetric part, its trace over the
+    form's norm, the norm, and the number of positive directions: the participation ratio of the
+    positive eigenvalues, (sum of squares)^2 / sum of fourth powers."""
     rows = []
     for trunk in ("minigpt-language", *PRETRAINED):
         for name in (trunk, f"statistics:{trunk}"):
-            heads = forms.heads(minifpt.trunks.get(found(name, folder)))
-            rows += [{"trunk": name, "block": i + 1, "head": j + 1, "share": f"{share:.4f}",
-                      "trace": f"{heads.trace[i, j]:.4f}"}
-                     for (i, j), share in np.ndenumerate(heads.share)]
+            model = minifpt.trunks.get(found(name, folder))
+            heads = forms.heads(model)
+            for (i, j), share in np.ndenumerate(heads.share):
+                q, k = (a[j].astype(np.float64) for a in forms.queries_and_keys(model.h[i]))
+                _, form = forms.small_form(q, k)
+                values = np.linalg.eigvalsh(form + form.T)
+                squares = values[values > 0] ** 2
+                rows.append({"trunk": name, "block": i + 1, "head": j + 1, "share": f"{share:.4f}",
+                             "trace": f"{heads.trace[i, j]:.4f}",
+                             "norm": f"{np.linalg.norm(form):.3f}",
+                             "directions": f"{squares.sum() ** 2 / (squares ** 2).sum():.2f}"})
     write_rows(out / "trunks-forms.csv", rows, list(rows[0]))
 
 
@@ -197,9 +206,10 @@ def table(path):
     the forms, means over the heads."""
     arms, names, rows = {}, {}, read_rows(path)
     if "share" in rows[0]:
-        return tables.markdown([["trunk", "share (%)", "trace"], *(
+        return tables.markdown([["trunk", "share (%)", "trace", "norm", "directions"], *(
             [f"`{trunk}`", f"{100 * mean(rows, trunk, 'share'):.1f}",
-             f"{mean(rows, trunk, 'trace'):.2f}"]
+             f"{mean(rows, trunk, 'trace'):.2f}", f"{mean(rows, trunk, 'norm'):.1f}",
+             f"{mean(rows, trunk, 'directions'):.1f}"]
             for trunk in dict.fromkeys(row["trunk"] for row in rows))])
     for row in rows:
         if row["seed"] != str(VALIDATION_SEED):
