@@ -196,7 +196,7 @@ def run_accuracy(folder, out):
     shipped trunk are in ``typos.csv`` and ``mnist-long.csv``."""
     arms = [Arm(found(name, folder), label=name) for trunk in PRETRAINED
             for name in (trunk, f"statistics:{trunk}")]
-    for column, seeds, share in (TYPOS, 3, 0.25), (long("mnist", {}), 2, 0.1):
+    for column, seeds, share in (TYPOS, 3, 0.5), (long("mnist", {}), 2, 0.1):
         save_text(out / f"trunks-{column.task}.csv", tables.rows(grid(
             Path("runs/trunks"), [column], arms, range(seeds), (3e-3, 1e-2, 3e-2), share)))
 
