@@ -94,10 +94,11 @@ def test_every_picture_of_the_results_is_drawn_and_shown(monkeypatch):
     drawn = set()                                         # names: a drawing takes seconds
     for module, name, place in ((results, "dots", 1), (results.tables, "picture", 1),
                                 (results.memory_map, "picture", 1), (results.why, "picture", 1),
-                                (results, "sweep_picture", 1), (results, "surprise", 0)):
+                                (results.trunks, "picture", 1), (results, "sweep_picture", 1),
+                                (results, "surprise", 0)):
         monkeypatch.setattr(module, name, lambda *args, place=place, **_: drawn.add(args[place]))
     results.pictures()
-    assert len(drawn) == 9 and all(path.stat().st_size > 10_000 for path in drawn)
+    assert len(drawn) == 10 and all(path.stat().st_size > 10_000 for path in drawn)
     shown = {(path.parent / target).resolve() for path in results.TEXTS
              for target in re.findall(r"\]\(([^)\s]+\.png)\)", path.read_text(encoding="utf-8"))}
     assert {path.resolve() for path in drawn} <= shown
