@@ -65,6 +65,7 @@ TINY = (Arm("minigpt-tiny", label="language"),
         Arm("statistics:minigpt-tiny", label="statistics"),
         Arm("random:2x2x32", label="random"))
 
+
 def trained(mask, label):
     """Return an arm of the language trunk with another mask."""
     return Arm("minigpt-language", mask, label)

@@ -95,7 +95,7 @@ STUDIES = {                                               # (task, trunk, change
     "window": [("bit-memory", f"random:{kind}:{blocks}x4x128@1.41", "") for blocks, kinds in (
         (1, ("bert", *(f"longformer:{window}" for window in (8, 16, 24, 32, 40, 64)))),
         (2, ("bert", "longformer:32"))) for kind in kinds],
-    "pretrained": [(task, f"{control}{trunk}", "") for trunk in ("minigpt-language", *PRETRAINED)
+    "pretrained": [(task, f"{control}{trunk}", "") for trunk in NAMES
                    for task in TASKS for control in ("", "statistics:")],
     "reasons": [("bit-memory", "statistics:masked-bert", "larger queries and keys"),
                 ("bit-memory", "masked-bert", "larger queries and keys"),
@@ -175,7 +175,7 @@ def run_forms(folder, out):
     form's norm, the norm, and the number of positive directions: the participation ratio of the
     positive eigenvalues, (sum of squares)^2 / sum of fourth powers."""
     rows = []
-    for trunk in ("minigpt-language", *PRETRAINED):
+    for trunk in NAMES:
         for name in (trunk, f"statistics:{trunk}"):
             model = minifpt.trunks.get(found(name, folder))
             heads = forms.heads(model)

@@ -171,7 +171,7 @@ def unknown_group():
           for text in ("h.[0-10].*", "h.[1", "attn,h.1].*") for prefix in ("", "only:")),
         ("h.5-3.*", "'h.5-3.*' counts down, expected 3-5"), ("only:", "empty"),
         ("attn,only:h.3.*", "write only: once, at the start"), ("only:lnn", "'lnn' .did"),
-        ("w", "'w' is neither .* nor a pattern, which has a dot"),
+        ("w", "'w' is neither .* nor a pattern, which has a dot, [*] or [?]"),
         *((text, "a preset stands alone")
           for text in ("fpt,full", "fpt,h.1.ln_1.*", "attn,output-only", "only:fpt")),
         ("", "empty"), (3, "3, expected a FreezeMask, or its text"))),

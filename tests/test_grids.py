@@ -182,7 +182,8 @@ def test_a_task_of_the_user_s_own_is_not_resumed_as_the_built_in_one(tmp_path, m
     assert main([*line, 2, "own.py:Soft"]) == 0
     capsys.readouterr()
     assert main([*line, 4, "bit-xor", "--resume"]) == 2
-    assert "not bit-xor: give own.py:Soft to resume it" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "source = own.py:Soft, not bit-xor: give own.py:Soft to resume it, or choose" in error
 
 
 def test_a_grid_goes_on_over_leftovers_of_killed_processes(tmp_path):

@@ -106,8 +106,10 @@ def test_a_file_that_is_no_python_is_named(text, message, fails):
 
 def test_what_a_trunk_must_not_return_is_one_line(fails):
     write(TRUNK, forward="return 3, 4")
-    assert "must return a pair: hidden, of shape (1, 10, 8)" in fails(
-        "train", "bit-xor", "--model", "own.py:Trunk", "--steps", 2)
+    line = "train", "bit-xor", "--model", "own.py:Trunk", "--steps", 2
+    assert "must return a pair: hidden, of shape (1, 10, 8)" in fails(*line)
+    write(TRUNK, forward="self.named_parameters = 3")
+    assert "or takes or returns something else than it should" in fails(*line)
 
 
 @pytest.mark.parametrize("name", ["../../x", ".hidden", "", "a\nb", None, "a:b"])

@@ -158,7 +158,7 @@ axes[0].set_ylabel("probability")
 picture(fig)
 
 # %% [markdown]
-# A logit raises its own probability and lowers all the others. They always sum to 1, so each column
+# A logit raises its own probability and lowers all the others. All of them sum to 1, so each column
 # sums to 0. We write $[i = j]$ for 1 where $i = j$ and 0 elsewhere. $\log p_i = z_i - \log S$ moves
 # with $z_j$ at the rate $[i = j] - p_j$, and $p_i = e^{\log p_i}$ at $p_i$ times that rate. The
 # chain rule adds the paths through all $p_i$:

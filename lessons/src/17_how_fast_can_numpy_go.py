@@ -109,7 +109,7 @@ print(f"{peak / 1e9:.1f} billion operations a second; {cached / 1e9:.1f} billion
 # - How far does the left one rise? Small products do not get what the machine can do.
 # - The steep part of the right picture, for small arrays, is the cost of a **call**: NumPy looks at
 #   its arguments before it computes anything, which takes as long for one number as for a hundred.
-#   - Where does the right one fall for large arrays? A **cache** is a small memory near the core.
+# - Where does the right one fall for large arrays? A **cache** is a small memory near the core.
 #   Arrays that fit into it are read and written faster. (It is not the cache of a forward pass.)
 #
 # ## The roof
