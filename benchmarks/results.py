@@ -51,7 +51,8 @@ TEXTS = (ROOT / "README.md", ROOT / "RESULTS.md", *sorted((ROOT / "docs").rglob(
 BASELINES = ("softmax regression", "two layers, 256 hidden", "letter pairs, forward filter",
              "contexts of up to 5 bytes")
 # Their arms are compared among themselves.
-WITHOUT_BASELINES = "why-own", "why-bits", "why-start", "groups", "paper-lstm", "blocks"
+WITHOUT_BASELINES = ("why-own", "why-bits", "why-start", "groups", "paper-lstm", "blocks",
+                     "trunks-accuracy")
 MARK = re.compile(r"<!-- ([\w-]+)\.(?:csv|toml)(?:: ([\w+-]+))? -->")
 
 # ---------------------------------------------------------------------------------------- tables
