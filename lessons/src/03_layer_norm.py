@@ -59,18 +59,18 @@ class Block(Layer):
         return dx + (self.norm.backward(da, cache[0]) if self.norm else da)
 
 
-def draw(layers, size, seed=0):                           # gives layers random matrices
+def draw(layers, factor, seed=0):                         # gives layers random matrices
     rng = np.random.default_rng(seed)
     parameters = [p for layer in layers for p in layer.parameters()]
     for p in parameters:
         if p.data.ndim == 2:
-            p.data[:] = size * rng.standard_normal(p.data.shape) / np.sqrt(len(p.data))
+            p.data[:] = factor * rng.standard_normal(p.data.shape) / np.sqrt(len(p.data))
     return parameters
 
 
-def deviations(has_norm, size):
+def deviations(has_norm, factor):
     blocks = [Block(has_norm) for _ in range(12)]
-    draw(blocks, size)
+    draw(blocks, factor)
     xs = [np.random.default_rng(1).standard_normal((200, 32))]        # (T, C)
     for block in blocks:
         xs.append(block.forward(xs[-1])[0])
