@@ -10,7 +10,7 @@ in ``benchmarks/results``, written as it ends: the command goes on where it was 
 
 ``FOLDER`` holds the weights that the study pretrained, one command for each:
 
-    minifpt pretrain masked --text TEXT --shape bert:6x4x128 --out FOLDER/masked-bert
+    minifpt pretrain masked --text TEXT --shape bert:6x4x128 --lr 1e-3 --out FOLDER/masked-bert
     minifpt pretrain masked --text TEXT --shape t5:6x4x128 --out FOLDER/masked-t5
     minifpt pretrain masked --text TEXT --shape longformer:32:6x4x128 --out FOLDER/masked-longformer
 
