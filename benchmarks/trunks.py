@@ -74,13 +74,15 @@ def enlarge_output(attn):
 
 
 def flatten(attn):
-    """Give each head's form equal singular values, with its directions and its norm."""
-    w = attn.c_attn.weight.data
+    """Give each head's form equal singular values, with its directions and its norm.  What the
+    queries' bias adds to the score of a key stays."""
+    w, b = attn.c_attn.weight.data, attn.c_attn.bias.data
     for columns in np.arange(128).reshape(attn.n_head, -1):
         (q, rq), (k, rk) = np.linalg.qr(w[:, columns]), np.linalg.qr(w[:, 128 + columns])
         u, s, vt = np.linalg.svd(rq @ rk.T)
         size = np.sqrt(np.sqrt(np.mean(s ** 2)))          # of a query and of a key each
         w[:, columns], w[:, 128 + columns] = size * q @ u, size * k @ vt.T
+        b[columns] = vt @ rk @ b[columns] / size
 
 
 CHANGES = {"": lambda attn: None, "no causal mask": unmask, "unscaled": multiply_queries,
