@@ -141,6 +141,18 @@ def run(task_name, trunk, change, lr, seed, most, folder):
                               round(time.perf_counter() - begin), " ".join(curve)), strict=True))
 
 
+def in_reach(window, seed):
+    """Return the accuracy on the test of bit memory of a seed, where the strings in a window are
+    found, and half of the hidden bits of the others are guessed."""
+    x, y = tasks.get("bit-memory").batch(np.random.default_rng([seed, 1]), EXAMPLES, "test")
+    *strings, query = x.reshape(EXAMPLES, 6, -1).transpose(1, 0, 2)
+    answer = y.reshape(EXAMPLES, -1)
+    is_answer = [np.all((string > 0) == answer, axis=1) for string in strings]
+    distance = 5 * (5 - np.argmax(is_answer, axis=0))     # in tokens, 5 for each string
+    guessed = np.mean(query == 0, axis=1) / 2
+    return np.mean(np.where(distance <= window / 2, 1, 1 - guessed))
+
+
 def rank(row):
     """Return a key by which the better of two runs comes first: fewer steps, else accuracy."""
     return int(row["reached"] or NEVER), -float(np.nan_to_num(float(row["accuracy"])))

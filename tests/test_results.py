@@ -12,7 +12,7 @@ import pytest
 from conftest import refused
 
 import minifpt
-from benchmarks import memory_map, results, simple, sweeps, why
+from benchmarks import memory_map, results, simple, sweeps, trunks, why
 from benchmarks import tables as studies
 from benchmarks.grids import read_rows
 from benchmarks.tasks import Few
@@ -175,6 +175,16 @@ def test_the_steps_of_lesson_22_are_the_measured_ones():
                            ("ALIGNED", steps("aligned", start="aligned"))):
         for angle, values in lesson[name].items():
             assert values == measured[str(angle)], (name, angle)
+
+
+def test_one_block_with_a_window_ends_at_what_its_test_has_in_reach():
+    """As docs/results/trunks.md says, within 0.6 points."""
+    differences = [float(row["accuracy"]) - trunks.in_reach(int(window[1]), int(row["seed"]))
+                   for row in memory_map.read_rows(results.RUNS / "trunks-window.csv")
+                   if (window := re.match(r"random:longformer:(\d+):1x", row["trunk"]))
+                   and int(row["seed"]) != trunks.VALIDATION_SEED and int(window[1]) < 40]
+    assert len(differences) == 12
+    assert np.abs(differences).max() < 0.006
 
 
 # ---------------------------------------------------------------------------- studies
