@@ -247,6 +247,7 @@ class _Check:
                               "there, or just before it, at what is handed back as dx")
 
     def failed(self):
+        """Return whether any gradient so far is wrong."""
         return any(error > self.tolerance for error, *_ in self.errors.values())
 
     def forward(self):
@@ -532,6 +533,7 @@ def _array(name, x, hint, kinds="fiub"):
 
 
 def _close(a, b):
+    """Return whether arrays are equal up to rounding, compared with the largest entry of b."""
     return np.allclose(a, b, 1e-6, 1e-9 * np.abs(np.nan_to_num(b)).max(initial=0.0), equal_nan=True)
 
 

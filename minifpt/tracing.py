@@ -117,7 +117,7 @@ class Trace:
         self.outputs, self.grads, self.attention = {}, {}, {}
         self.steps = []
         self._thread = threading.get_ident()
-        self._own = {id(p.data): p.data for _, p in model.named_parameters()}
+        self._data = {id(p.data): p.data for _, p in model.named_parameters()}     # not copied
         # The objects are kept, so that no other one may get their ids.
         self._layers = {id(layer): (name, layer, type(layer))
                         for name, layer in named_layers(model)}
@@ -135,7 +135,7 @@ class Trace:
 
     def _copy(self, value):
         """Copy a value and the arrays in it, except the model's parameters."""
-        return copy.deepcopy(value, dict(self._own))
+        return copy.deepcopy(value, dict(self._data))
 
     def _within(self, this, function, *args, **kwargs):
         """Return what a function returns as the innermost pass."""
@@ -263,7 +263,7 @@ class Trace:
         """Write the reason of each gradient that is missing after a backward pass."""
         for step in steps:
             missing = [name for name, grad in step.gradients.items() if grad is None]
-            step.reasons = {name: "frozen" if id(step.inputs[name]) in self._own else
+            step.reasons = {name: "frozen" if id(step.inputs[name]) in self._data else
                             "nothing below x learns" if name == "branch" else
                             "nothing below learns" for name in missing}
 
@@ -274,8 +274,8 @@ class Trace:
         is the class of a layer, or the layer itself if it has a function of its own."""
         for name, layer, kind in self._layers.values():
             for method, back in (("forward", False), ("backward", True)):
-                own, inherited = getattr(layer, "__dict__", {}), getattr(kind, method, None)
-                if original := own.get(method):
+                inherited = getattr(kind, method, None)
+                if original := getattr(layer, "__dict__", {}).get(method):
                     yield layer, method, functools.update_wrapper(
                         OwnMethod(self._call, back, name, original), original)
                 elif callable(inherited):
@@ -290,6 +290,7 @@ class Trace:
         return recorded
 
     def _call(self, back, name, original, *args, **kwargs):
+        """Record a pass of a layer, ``original``, unless it is another thread's or model's."""
         running = self._running                           # a layer may call its base class
         if (threading.get_ident() != self._thread or name is None
                 or (running.place, running.backward) == ((name, ""), back)):

@@ -373,6 +373,7 @@ def step(model, task, optimizer, x, y, clip, rng):
 
 
 def _diverged(when, quantity, model, x):
+    """Return the error for a loss or gradient that is not finite, with the place of the first."""
     where = first_nonfinite(model, x)
     hint = "" if when == "the start" or where == INPUT else "; try a smaller learning rate"
     return Diverged(f"{when}: the {quantity} is not finite, first in {where}{hint}")
