@@ -43,8 +43,6 @@ class LoRA(Linear):
     stay 0.
     """
 
-    exports = False
-
     def add(self, name, seed, rank, alpha=None):
         """Add the term to a linear layer that has become a LoRA."""
         (n_in, n_out), dtype = self.weight.data.shape, self.weight.data.dtype

@@ -13,11 +13,9 @@ from .guards import OWN_RULES, brief, is_integer
 
 def whole(where, name, value, least=1, most=2**31 - 1):
     """Return ``value`` as an int, at least ``least``; by default at most 31 bits, as a size."""
-    try:
+    with suppress(TypeError):
         if least <= operator.index(value) <= most and not isinstance(value, bool):
             return operator.index(value)
-    except TypeError:
-        pass
     limit = f" and at most {most:,}" if is_integer(value) and value > most else ""
     raise ValueError(f"{where}: {name} must be a whole number, at least {least}{limit}, got "
                      f"{brief(value)}")
@@ -25,12 +23,10 @@ def whole(where, name, value, least=1, most=2**31 - 1):
 
 def number(where, name, value, zero=False, most=math.inf):
     """Return ``value`` as a float, more than 0 and at most ``most``; ``zero`` allows 0."""
-    try:
+    with suppress(TypeError, ValueError, OverflowError):
         is_in_range = (0 < value <= most and value < math.inf) or (zero and value == 0)
         if is_in_range and not isinstance(value, bool):
             return float(value)
-    except (TypeError, ValueError, OverflowError):
-        pass
     expected = "a positive number or 0" if zero else "a positive number"
     limit = f", at most {most}" if most < math.inf else ""
     raise ValueError(f"{where}: {name} is {brief(value)}, expected {expected}{limit}")

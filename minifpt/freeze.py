@@ -138,8 +138,9 @@ class FreezeMask:
         Raises ``ValueError`` for a pattern that matches no parameter.
         """
         named = dict(layer.named_parameters())
-        names = [*named, *(part for name, p in named.items() for third in thirds(name, p)
-                           for part in third)]
+        names = [*named, *(part for name, p in named.items()
+                           for third, (_, heads) in thirds(name, p).items()
+                           for part in (third, *heads))]
         groups = {p.group for p in named.values()}
         for pattern in self.only or self.patterns:
             if pattern not in groups and not any(matches(name, pattern) for name in names):
@@ -149,10 +150,9 @@ class FreezeMask:
         frozen = {}
         for name, p in named.items():
             frozen[name] = self.frozen(name, p.group)
-            if thirds(name, p):
+            if p.heads:
                 width = sum(columns.stop - columns.start for columns in self.columns(name, p))
-                is_whole = width == p.data.shape[-1]
-                frozen[name] = is_whole or (frozen[name] and not self.only)
+                frozen[name] = width == p.data.shape[-1] or (frozen[name] and not self.only)
         return frozen
 
     def columns(self, name, parameter):
@@ -160,11 +160,9 @@ class FreezeMask:
         slices = []
         if self.only and not self.frozen(name, parameter.group):
             return ()
-        for third in thirds(name, parameter):
-            (name_of_all, all_columns), *heads = third.items()
-            is_named = self.matches(name_of_all)
-            frozen = [columns for head, columns in heads
-                      if (is_named or self.matches(head)) != bool(self.only)]
+        for third, (all_columns, heads) in thirds(name, parameter).items():
+            frozen = [columns for head, columns in heads.items()
+                      if (self.matches(third) or self.matches(head)) != bool(self.only)]
             slices += [all_columns] if len(frozen) == len(heads) else frozen
         return tuple(slices)
 
@@ -203,15 +201,16 @@ def matches(name, pattern):
 
 
 def thirds(name, parameter):
-    """Return ``{name: slice of columns}`` for each of queries, keys and values that a parameter
-    makes: first of all heads, ``h.0.attn.c_attn.weight.keys``, then of each, ``.keys.0``."""
-    result, heads = [], getattr(parameter, "heads", {})
-    for i, (part, n_head) in enumerate(heads.items()):
-        width = parameter.data.shape[-1] // len(heads)
+    """Return ``{name: (columns, {head's name: its columns})}`` for each of queries, keys and values
+    that a parameter makes, such as ``h.0.attn.c_attn.weight.keys`` with the heads ``.keys.0`` ...;
+    columns are a slice."""
+    result = {}
+    for i, (part, n_head) in enumerate(parameter.heads.items()):
+        width = parameter.data.shape[-1] // len(parameter.heads)
         start, size = i * width, width // n_head
-        result.append({f"{name}.{part}": slice(start, start + width)} | {
+        result[f"{name}.{part}"] = slice(start, start + width), {
             f"{name}.{part}.{j}": slice(start + j * size, start + (j + 1) * size)
-            for j in range(n_head)})
+            for j in range(n_head)}
     return result
 
 
@@ -234,27 +233,22 @@ def trained_columns(name, parameter):
     for columns in parameter.frozen_columns:
         is_trained[columns] = False
     names = []
-    for third in thirds(name, parameter):
-        (name_of_all, all_columns), *heads = third.items()
-        names += [name_of_all] if is_trained[all_columns].all() else [
-            head for head, columns in heads if is_trained[columns].all()]
+    for third, (all_columns, heads) in thirds(name, parameter).items():
+        names += [third] if is_trained[all_columns].all() else [
+            head for head, columns in heads.items() if is_trained[columns].all()]
     return names or [f"{name} in part"]
 
 
 def in_ranges(names):
     """Return names with those that differ in the block's number as one, ``h.3-5.ln_1.weight``."""
-    blocks = {}
+    ranges = {}                                           # {the name behind the number: [[3, 5]]}
     for name in names:
-        before, number, after = re.fullmatch(r"(?:(h\.)([0-9]+))?(.*)", name).groups()
-        blocks.setdefault((before, after), []).append(number)
-    result = []
-    for (before, after), numbers in blocks.items():
-        runs = []
-        for number in map(int, numbers if before else ()):
-            if runs and runs[-1][1] == number - 1:
-                runs[-1][1] = number
-            else:
-                runs.append([number, number])
-        result += [f"{before}{first}-{last}{after}" if last > first else f"{before}{first}{after}"
-                   for first, last in runs] if before else [after]
-    return result
+        number, rest = re.fullmatch(r"(?:h\.([0-9]+))?(.*)", name).groups()
+        blocks = ranges.setdefault(rest, [])
+        if number and blocks and blocks[-1][1] == int(number) - 1:
+            blocks[-1][1] += 1
+        elif number:
+            blocks.append([int(number), int(number)])
+    return [text for rest, blocks in ranges.items() for text in (
+        [f"h.{first}-{last}{rest}" if last > first else f"h.{first}{rest}"
+         for first, last in blocks] or [rest])]

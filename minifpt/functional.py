@@ -107,11 +107,7 @@ def embedding_backward(dy, cache):
     """Compute ``dw[v] = sum of dy over the positions where ids is v``."""
     ids, shape = cache
     dw = np.zeros(shape, dy.dtype)
-    if ids.size:
-        # After sorting, equal ids are neighbours, and one sum serves each id: np.add.at is slow.
-        order = np.argsort(ids, axis=None, kind="stable")
-        rows, starts = np.unique(ids.reshape(-1)[order], return_index=True)
-        dw[rows] = np.add.reduceat(dy.reshape(-1, shape[1])[order], starts, axis=0)
+    np.add.at(dw, ids, dy)                                # dw[ids] += dy keeps one of equal ids
     return dw
 
 
@@ -449,6 +445,18 @@ def merge_heads(y):
     return y.transpose(0, 2, 1, 3).reshape(B, T, H * D)
 
 
+@lru_cache(maxsize=16)
+def causal_mask(n_query, n_key, dtype):
+    """Return (n_query, n_key): 0 for the tokens that a query reads, -inf for later ones.
+
+    The queries are the last n_query of the n_key tokens.  All callers share the array, so it is
+    read-only.
+    """
+    mask = np.triu(np.full((n_query, n_key), -np.inf, dtype), k=n_key - n_query + 1)
+    mask.flags.writeable = False
+    return mask
+
+
 @shapes("x (B, T, 2HE) -> y (B, T, 2HE)")
 def rope(x, n_head, base=10000.0, start=0):
     """Rotate queries or keys by their positions (Su et al. 2021, arXiv 2104.09864).
@@ -505,18 +513,6 @@ def grouped_heads_backward(dqkv, cache):
     dq, dk, dv = np.split(dqkv, 3, axis=2)
     dk, dv = (d.reshape(B, T, shape[2] // D, -1, D).sum(axis=3).reshape(shape) for d in (dk, dv))
     return dq, dk, dv
-
-
-@lru_cache(maxsize=16)
-def causal_mask(n_query, n_key, dtype):
-    """Return (n_query, n_key): 0 for the tokens that a query reads, -inf for later ones.
-
-    The queries are the last n_query of the n_key tokens.  All callers share the array, so it is
-    read-only.
-    """
-    mask = np.triu(np.full((n_query, n_key), -np.inf, dtype), k=n_key - n_query + 1)
-    mask.flags.writeable = False
-    return mask
 
 
 # ------------------------------------------------------------ long short-term memory

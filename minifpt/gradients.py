@@ -62,7 +62,7 @@ def gradcheck(op: Callable | Any, op_backward: Callable | Sequence | None = None
 
     ``gradcheck(op, op_backward, inputs)`` checks a pair of functions, ``gradcheck(layer, inputs)``
     a layer, a trunk or a model, with its trainable parameters.  The inputs are a tuple, or follow
-    one by one, as those of :func:`assert_gradients`.
+    one by one; a list of numbers is one input.
 
     op           ``y, cache = op(*inputs, **options)``; several outputs are a tuple y.
     op_backward  ``dx, ... = op_backward(dy, cache)``: a gradient for each input of floating-point
@@ -109,7 +109,8 @@ def gradcheck(op: Callable | Any, op_backward: Callable | Sequence | None = None
     values = (inputs, *more) if inputs is not None or more else ()
     if is_layer and op_backward is not None:
         op_backward, values = None, (op_backward, *values)
-    if len(values) == 1 and isinstance(values[0], (tuple, list)):
+    if len(values) == 1 and (isinstance(values[0], tuple) or (
+            isinstance(values[0], list) and not all(map(np.isscalar, values[0])))):
         values = values[0]
     return _Check(op, op_backward, values, options, SETTINGS | settings).report()
 
@@ -120,12 +121,7 @@ def assert_gradients(op: Callable | Any, *args: Any, **options: Any) -> None:
 
     ``assert_gradients(op, op_backward, *inputs)``, or ``assert_gradients(layer, *inputs)``, with
     the options of :func:`gradcheck`; the inputs may be a tuple."""
-    n = 0 if hasattr(op, "named_parameters") else 1
-    inputs = args[n:]
-    if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)) and not all(
-            map(np.isscalar, inputs[0])):
-        inputs = inputs[0]                                # a list of numbers is one input
-    report = gradcheck(op, *args[:n], inputs, **options)
+    report = gradcheck(op, *args, **options)
     if not report:
         kind = "undecided" if np.isnan(report.max_relative_error) else "wrong"
         raise AssertionError(f"{kind} gradients\n{report}")
@@ -251,6 +247,7 @@ class _Check:
                               "there, or just before it, at what is handed back as dx")
 
     def failed(self):
+        """Return whether any gradient so far is wrong."""
         return any(error > self.tolerance for error, *_ in self.errors.values())
 
     def forward(self):
@@ -536,6 +533,7 @@ def _array(name, x, hint, kinds="fiub"):
 
 
 def _close(a, b):
+    """Return whether arrays are equal up to rounding, compared with the largest entry of b."""
     return np.allclose(a, b, 1e-6, 1e-9 * np.abs(np.nan_to_num(b)).max(initial=0.0), equal_nan=True)
 
 

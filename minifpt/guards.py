@@ -151,17 +151,16 @@ def check(name, arrays, arguments):
 def check_numbers(where, array, value):
     """Raise ``ValueError`` unless a value holds floating-point numbers, or integers where they are
     declared: the results have its dtype."""
-    kind = getattr(getattr(value, "dtype", None), "kind", "f" if isinstance(value, float) else "")
-    if array.is_integer:
-        is_right = isinstance(value, np.ndarray) and kind in "iu"        # booleans act as a mask
+    dtype = type(value).__name__ if isinstance(value, OWN_RULES) else getattr(
+        value, "dtype", type(value).__name__)
+    kind = getattr(dtype, "kind", "f" if isinstance(value, float) else None)
+    if array.is_integer:                                  # booleans would act as a mask
+        is_right = isinstance(value, np.ndarray) and kind in ("i", "u")
     else:
         is_right = kind == "f" or array.axes == () and is_integer(value)
-    has_own_rules = isinstance(value, OWN_RULES)
-    if has_own_rules or not is_right:
-        kind = type(value).__name__ if has_own_rules else getattr(
-            value, "dtype", type(value).__name__)
+    if not is_right:
         raise ValueError(f"{where}: {array.name} {'have' if array.is_integer else 'has'} type "
-                         f"{kind}, expected an array of "
+                         f"{dtype}, expected an array of "
                          f"{'integers' if array.is_integer else 'floating-point numbers'}")
 
 

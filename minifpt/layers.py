@@ -128,7 +128,6 @@ class Layer:
     """The base class of layers and models.  It names each parameter by the path of attributes
     that leads to it: ``h.0.attn.c_attn.weight``."""
 
-    exports = True                                        # whether Transformers' models have it
     runs_in_parts = True                                  # whether it may in ``parallel``
 
     def children(self):
@@ -203,9 +202,9 @@ class Layer:
         return {group: count[group] for group in GROUPS if group in count}
 
     def check_exports(self):
-        """Raise ``ValueError`` if the model has layers, such as adapters, that Transformers
-        lacks."""
-        if not all(getattr(layer, "exports", True) for _, layer in named_layers(self)):
+        """Raise ``ValueError`` if the model has low-rank adapters, which Transformers' models
+        lack."""
+        if any(hasattr(layer, "merged") for _, layer in named_layers(self)):
             raise ValueError("save: the model has adapters, which Transformers' models lack: merge "
                              "low-rank ones with adapters.merge(model)")
 

@@ -146,5 +146,5 @@ def cosine(step, steps, warmup=0, floor=0.1):
     step, floor = whole("cosine", "step", step, 0, steps), number("cosine", "floor", floor, True)
     if step < warmup:
         return (step + 1) / warmup
-    share = (step - warmup) / max(1, steps - warmup)      # of the steps after the warm-up
-    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * share))
+    progress = (step - warmup) / max(1, steps - warmup)   # from 0 at the warm-up's end to 1
+    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))

@@ -117,7 +117,7 @@ class Trace:
         self.outputs, self.grads, self.attention = {}, {}, {}
         self.steps = []
         self._thread = threading.get_ident()
-        self._own = {id(p.data): p.data for _, p in model.named_parameters()}
+        self._data = {id(p.data): p.data for _, p in model.named_parameters()}     # not copied
         # The objects are kept, so that no other one may get their ids.
         self._layers = {id(layer): (name, layer, type(layer))
                         for name, layer in named_layers(model)}
@@ -135,7 +135,7 @@ class Trace:
 
     def _copy(self, value):
         """Copy a value and the arrays in it, except the model's parameters."""
-        return copy.deepcopy(value, dict(self._own))
+        return copy.deepcopy(value, dict(self._data))
 
     def _within(self, this, function, *args, **kwargs):
         """Return what a function returns as the innermost pass."""
@@ -198,20 +198,20 @@ class Trace:
             self._explain([p.step for p in partner.all_inner() if p.step])
         return dx
 
-    def _operation(self, op, function, back, ours):
-        """Return a function that records a call of ``function`` and stands for ``ours``, its fast
-        form; ``back`` says that this is a backward pass."""
+    def _operation(self, op, function, back, original):
+        """Return a function that runs and records ``function`` in the place of ``original``, its
+        fast form; ``back`` says that this is a backward pass."""
         signature = inspect.signature(function)
 
         @functools.wraps(function)
         def recorded(*args, **kwargs):
             if threading.get_ident() != self._thread:
-                return ours(*args, **kwargs)
+                return original(*args, **kwargs)
             bound = signature.bind(*args, **kwargs)
             if isinstance(bound.arguments.get("past"), layers.KeyValues):
-                bound.arguments["past"] = before(**bound.arguments)
+                bound.arguments["past"] = earlier_tokens(**bound.arguments)
             this = Pass((self._running.place[0], op), self._running, back)
-            return (self._step_back(this, function, ours, bound) if back
+            return (self._step_back(this, function, original, bound) if back
                     else self._step(this, function, bound))
         return recorded
 
@@ -237,12 +237,12 @@ class Trace:
             self.attention[step.layer] = step.cache.probabilities.copy()
         return changed, cache
 
-    def _step_back(self, this, function, ours, bound):
+    def _step_back(self, this, function, original, bound):
         """Record a backward pass of an operation."""
         *_, cache = bound.arguments.values()
         partner = self._partner(this, cache)
         # The cache of a forward pass before the trace is the fast form's.
-        run = ours if type(cache).__module__ == fast.__name__ else function
+        run = original if type(cache).__module__ == fast.__name__ else function
         step = self._record(this, run, bound)
         result = self._within(this, run, *bound.args, **bound.kwargs)
         step.output = self._copy(result)
@@ -263,7 +263,7 @@ class Trace:
         """Write the reason of each gradient that is missing after a backward pass."""
         for step in steps:
             missing = [name for name, grad in step.gradients.items() if grad is None]
-            step.reasons = {name: "frozen" if id(step.inputs[name]) in self._own else
+            step.reasons = {name: "frozen" if id(step.inputs[name]) in self._data else
                             "nothing below x learns" if name == "branch" else
                             "nothing below learns" for name in missing}
 
@@ -274,27 +274,28 @@ class Trace:
         is the class of a layer, or the layer itself if it has a function of its own."""
         for name, layer, kind in self._layers.values():
             for method, back in (("forward", False), ("backward", True)):
-                own, inherited = getattr(layer, "__dict__", {}), getattr(kind, method, None)
-                if ours := own.get(method):
+                inherited = getattr(kind, method, None)
+                if original := getattr(layer, "__dict__", {}).get(method):
                     yield layer, method, functools.update_wrapper(
-                        OwnMethod(self._call, back, name, ours), ours)
+                        OwnMethod(self._call, back, name, original), original)
                 elif callable(inherited):
                     yield kind, method, self._method(back, inherited)
 
-    def _method(self, back, ours):
+    def _method(self, back, original):
         """Return a method that stands for a class's own and records the layers of the model."""
-        @functools.wraps(ours)
+        @functools.wraps(original)
         def recorded(layer, *args, **kwargs):
             name, *_ = self._layers.get(id(layer), (None,))
-            return self._call(back, name, functools.partial(ours, layer), *args, **kwargs)
+            return self._call(back, name, functools.partial(original, layer), *args, **kwargs)
         return recorded
 
-    def _call(self, back, name, ours, *args, **kwargs):
+    def _call(self, back, name, original, *args, **kwargs):
+        """Record a pass of a layer, ``original``, unless it is another thread's or model's."""
         running = self._running                           # a layer may call its base class
         if (threading.get_ident() != self._thread or name is None
                 or (running.place, running.backward) == ((name, ""), back)):
-            return ours(*args, **kwargs)
-        return (self._backward if back else self._forward)(name, ours, args, kwargs)
+            return original(*args, **kwargs)
+        return (self._backward if back else self._forward)(name, original, args, kwargs)
 
     def _check(self, model):
         """Raise ``ValueError`` if a change never acted, or if its layers are not there any more."""
@@ -337,7 +338,12 @@ def trace(model: layers.Layer, change: dict | None = None) -> Iterator[Trace]:
         raise ValueError(f"trace: got {model if isinstance(model, type) else type(model)}, "
                          "expected a model, an object with forward and named_parameters")
     t = Trace(model, change)
-    with replaced(t._operation), ExitStack() as undo:
+    if not ONE_TRACE.acquire(blocking=False):             # operations are replaced for all threads
+        raise ValueError("trace: another trace is open; close it first")
+    with ExitStack() as undo:
+        undo.callback(ONE_TRACE.release)
+        undo.enter_context(swapped(vars(TRACING), "is_open", True))
+        undo.enter_context(replaced(t._operation))
         for owner, name, method in [*t._methods()]:       # before any of them is replaced
             put = type.__setattr__ if isinstance(owner, type) else object.__setattr__
             if name in vars(owner):
@@ -354,22 +360,19 @@ def trace(model: layers.Layer, change: dict | None = None) -> Iterator[Trace]:
 
 @contextmanager
 def replaced(wrap):
-    """Replace each operation, and each backward pass (``back``), by
-    ``wrap(op, function, back, ours)`` within a ``with``.
+    """Replace each operation, and each backward pass (``back``), wherever the library finds it, by
+    ``wrap(op, function, back, original)`` within a ``with``.
 
-    ``function`` is the textbook form and ``ours`` the function that would have run.
+    ``function`` is that of ``OPERATIONS`` and ``original`` the function that would have run; for an
+    activation of the user's own both are this activation.
     """
-    if not ONE_TRACE.acquire(blocking=False):             # operations are replaced for all threads
-        raise ValueError("trace: another trace is open; close it first")
     with ExitStack() as undo:
-        undo.callback(ONE_TRACE.release)
-        undo.enter_context(swapped(vars(TRACING), "is_open", True))
         for op, pair in OPERATIONS.items():
             for simple, back in zip(pair, (False, True), strict=True):
                 for table in (vars(F), vars(fast)):
-                    if ours := table.get(simple.__name__):
+                    if original := table.get(simple.__name__):
                         undo.enter_context(swapped(
-                            table, simple.__name__, wrap(op, simple, back, ours)))
+                            table, simple.__name__, wrap(op, simple, back, original)))
         for key, pair in list(layers.ACTIVATIONS.items()):
             op = getattr(pair[0], "__name__", key)
             simple = OPERATIONS[op] if pair[0].__module__ in (F.__name__, fast.__name__) else pair
@@ -392,8 +395,8 @@ def swapped(table, key, value):
             del table[key]
 
 
-def before(past, qkv, n_head, **_):
-    """Return ``(k, v)`` of the earlier tokens in a ``KeyValues``, then append these tokens."""
+def earlier_tokens(past, qkv, n_head, **_):
+    """Return ``(k, v)`` of the earlier tokens in a ``KeyValues``, and append those of ``qkv``."""
     pair = past.so_far()
     past.extend(*F.split_heads(qkv, n_head)[1:])
     return pair

@@ -143,7 +143,7 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     settings = {"task": task.name, "options": member(task, "options"), **(config or {}),
                 **settings}
     if out is not None:                                   # reading all data may take long
-        parts = settings.get("fingerprint", {}) | fingerprint(task, model)
+        parts = settings.get("fingerprint", {}) | task_fingerprint(task) | model_fingerprint(model)
         built = getattr(model, "built", {}) | {"trained": trained_record(model)}
         settings |= {"built": built, "fingerprint": parts, "format": FORMAT,
                      "made_with": made_with()}
@@ -229,36 +229,36 @@ def check_repeats(task):
                          "from the generator alone, or begin a new run in another folder")
 
 
-def fingerprint(task=None, model=None):
-    """Return {part: text} of what a run of a task and a model depends on besides its settings; a
-    resumed run must have the same.  ``files.runs.PARTS`` has the names of the parts.
+def task_fingerprint(task):
+    """Return {part: text} of what a run depends on in a task; a resumed run must have the same.
+    ``files.runs.PARTS`` has the names of the parts.
 
     data    a CRC-32 by the task's method ``fingerprint``, or of some examples and the arrays that
             the task holds.  Data elsewhere, in files or globals, are not compared.
     loss    loss and accuracy of some examples for random logits.
+    """
+    examples = [task.batch(np.random.default_rng(0), COMPARED, split)
+                for split in ("train", "test")]
+    arrays = [np.asarray(a) for pair in examples for a in pair]
+    arrays += [a for a in arrays_in(task) if not a.dtype.hasobject]       # some are read by a draw
+    y = examples[1][1]
+    logits = np.random.default_rng(0).standard_normal(
+        (len(y), task.output_tokens, task.output_dim))
+    return {"data": member(task, "fingerprint")() or crc(arrays),
+            "loss": f"{task.loss(logits, y)[0]:.4g}, {task.accuracy(logits, y):.4g}"}
+
+
+def model_fingerprint(model):
+    """Return {part: text} of what a run depends on in a model, as :func:`task_fingerprint` does.
+
     model   a CRC-32 of the settings of our layers, such as dropout and number of heads.
     frozen  a CRC-32 of the frozen weights, columns included.
     """
-    parts = {}
-    if task is not None:
-        examples = [task.batch(np.random.default_rng(0), COMPARED, split)
-                    for split in ("train", "test")]
-        arrays = [np.asarray(a) for pair in examples for a in pair]
-        arrays += [a for a in arrays_in(task) if not a.dtype.hasobject]   # some are read by a draw
-        parts["data"] = member(task, "fingerprint")() or crc(arrays)
-        y = examples[1][1]
-        logits = np.random.default_rng(0).standard_normal(
-            (len(y), task.output_tokens, task.output_dim))
-        parts["loss"] = f"{task.loss(logits, y)[0]:.4g}, {task.accuracy(logits, y):.4g}"
-    if model is not None:
-        settings = [(name, [(key, value)
-                            for key, value in vars(getattr(layer, "layer", layer)).items()
-                            if isinstance(value, (int, float, str)) or is_dataclass(value)])
-                    for name, layer in named_layers(model)
-                    if type(layer).__module__.startswith(f"{__package__}.")]
-        parts["model"] = f"{zlib.crc32(repr(settings).encode()):08x}"
-        parts["frozen"] = frozen_crc(model)
-    return parts
+    settings = [(name, [(key, value) for key, value in vars(layer).items()
+                        if isinstance(value, (int, float, str)) or is_dataclass(value)])
+                for name, layer in named_layers(model)
+                if type(layer).__module__.startswith(f"{__package__}.")]
+    return {"model": f"{zlib.crc32(repr(settings).encode()):08x}", "frozen": frozen_crc(model)}
 
 
 @cache
@@ -373,6 +373,7 @@ def step(model, task, optimizer, x, y, clip, rng):
 
 
 def _diverged(when, quantity, model, x):
+    """Return the error for a loss or gradient that is not finite, with the place of the first."""
     where = first_nonfinite(model, x)
     hint = "" if when == "the start" or where == INPUT else "; try a smaller learning rate"
     return Diverged(f"{when}: the {quantity} is not finite, first in {where}{hint}")

@@ -19,13 +19,10 @@ USERS_OWN = re.compile(r"(?s)(.+\.py):([A-Za-z_]\w*)")
 def load_object(text):
     """Return the class or function ``FILE.py:NAME``; a file that has changed is run again, as is
     one that imports a changed module from its folder."""
-    path, name = USERS_OWN.fullmatch(text).groups()
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{text}: there is no file {path}")
-    imports = ()
+    match, imports = USERS_OWN.fullmatch(text), ()
+    path, name = Path(match[1]), match[2]
     with suppress(SyntaxError, ValueError, RecursionError):           # run_file tells it better
-        imports = tuple((file.resolve(), read_bytes(file)) for file in with_imports(path)[1:])
+        imports = tuple((file.resolve(), read_bytes(file)) for file in with_imports(match)[1:])
     module = run_file(path.resolve(), read_bytes(path), imports)
     if not callable(getattr(module, name, None)):
         names = [key for key, value in vars(module).items() if callable(value)]
@@ -60,15 +57,12 @@ def run_file(path, code, imports=()):
 def code_crc(*texts):
     """Return a CRC-32 of the code, without comments and layout, of every ``FILE.py:NAME`` in names
     of tasks and trunks, and of modules beside these files that they import; or ``None``."""
-    names = [name for text in texts for name in own_names(text)]
-    for name in names:
-        if not Path(name[1]).is_file():
-            raise FileNotFoundError(f"{name[0]}: there is no file {name[1]}")
+    matches = [match for text in texts for match in own_names(text)]
     try:
         code = [ast.unparse(ast.parse(read_bytes(path)))
-                for name in names for path in with_imports(Path(name[1]))]
+                for match in matches for path in with_imports(match)]
     except (SyntaxError, RecursionError, ValueError) as e:
-        raise ValueError(f"{names[0][1]}: not Python ({one_line(e)})") from None
+        raise ValueError(f"{matches[0][1]}: not Python ({one_line(e)})") from None
     return f"{zlib.crc32(''.join(code).encode()):08x}" if code else None
 
 
@@ -79,9 +73,12 @@ def own_names(text):
     return [match for part in parts if (match := USERS_OWN.fullmatch(part))]
 
 
-def with_imports(path):
-    """Return a Python file, and the modules that it imports from its folder or from folders in it,
-    without running them."""
+def with_imports(match):
+    """Return the path of the file of a ``FILE.py:NAME``, and those of the modules that it imports
+    from its folder or from folders in it, without running them."""
+    path = Path(match[1])
+    if not path.is_file():
+        raise FileNotFoundError(f"{match[0]}: there is no file {path}")
     finder = ModuleFinder([str(path.parent)], excludes=["minifpt"])
     finder.run_script(str(path))
     files = {module.__file__ for module in finder.modules.values() if module.__file__}

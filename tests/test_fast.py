@@ -167,6 +167,15 @@ def test_unembedding_equals_the_simple_form(lead, C, V, kind, need, cores):
             products_are_cut(), on(cores), need=need)
 
 
+@given(st.sampled_from([(0,), (5,), (2, 3), (4, 30)]), st.integers(1, 9), st.integers(1, 9), DTYPES)
+@settings(max_examples=20)
+def test_embedding_equals_the_simple_form(shape, C, V, kind):
+    """With ids that occur many times, once and never."""
+    dtype, tolerance = kind
+    ids = np.random.default_rng(C).integers(0, V, shape)
+    compare("embedding", [ids, normal((V, C), dtype)], tolerance)
+
+
 @pytest.mark.parametrize("rows", [3, 48, 49])
 @pytest.mark.parametrize("columns", [48, 400])
 def test_products_of_few_rows_equal_numpys(rows, columns):

@@ -103,8 +103,9 @@ show(F.embedding_backward)
 
 # %% [markdown]
 # `dw[ids] += dy` means: read `dw[ids]`, add `dy`, write the result back. All three places read the
-# same 0, and the last one to write wins. No error is raised, and the shapes are right. (The library
-# sorts the ids and sums each run of equal ones.)
+# same 0, and the last one to write wins. No error is raised, and the shapes are right.
+# (`np.add.at` adds at one place after the other. A model runs a faster form, which sorts the ids
+# and sums each run of equal ones.)
 #
 # Would a gradient check see it? That depends on the data: here is a sentence in which no word
 # occurs twice, and ours.

@@ -22,7 +22,7 @@ MISTAKES = {
     "embedding_backward": {
         "an id that stands there more than once gets the gradients of all its places; dw[ids] += "
         "dy keeps one of them, np.add.at(dw, ids, dy) adds them up":
-            "dw[rows] = _ -> dw[ids] += dy"},
+            "np.add.at(dw, ids, dy) -> dw[ids] += dy"},
     "bias": {"the bias is subtracted": "x + b -> x - b"},
     "bias_backward": {
         SUM_FOR_MEAN: "_.sum(axis=0) -> _.mean(axis=0)",

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import fast, layers, tracing
 from .. import functional as F
+from .. import layers, tracing
 from ..examples import examples
 from ..files import one_line, read_text, save_text
 from . import NOT_WRITTEN, PASSED, WRONG, lines_of
@@ -248,14 +248,7 @@ def using(path, anyway=False, names=FUNCTIONS, checked=None):
             mine = [f.__name__ in reader.functions for f in pair]
             pair = tuple(_running(reader, *each, mine) for each in zip(pair, mine, strict=True))
             undo.enter_context(tracing.swapped(tracing.OPERATIONS, op, pair))
-            for function in pair:
-                for table in (vars(F), vars(fast)):
-                    if function.__name__ in table:
-                        undo.enter_context(tracing.swapped(table, function.__name__, function))
-        for key, (function, _) in list(layers.ACTIVATIONS.items()):
-            pair = tracing.OPERATIONS.get(function.__name__)
-            if function.__module__ in (F.__name__, fast.__name__) and pair:
-                undo.enter_context(tracing.swapped(layers.ACTIVATIONS, key, pair))
+        undo.enter_context(tracing.replaced(lambda op, function, back, original: function))
         yield reader
 
 
@@ -271,7 +264,7 @@ def _running(reader, simple, mine, pair):
         bound = signature.bind(*args, **kwargs)
         arguments = bound.arguments
         if isinstance(arguments.get("past"), layers.KeyValues):
-            arguments["past"] = tracing.before(**arguments)
+            arguments["past"] = tracing.earlier_tokens(**arguments)
         if need and any(pair) and not all(pair):
             arguments["need"] = (True,) * len(need.default)
         if mine:

@@ -14,7 +14,7 @@ from ..files import read_json, refuse_damage
 from ..files.runs import RESTORE, Run, check_fingerprint, crc, train_as_recorded
 from ..fpt import FPT
 from ..optim import Adam
-from ..training import fingerprint
+from ..training import model_fingerprint, task_fingerprint
 from ..user_files import code_crc
 from .validation import Validation
 
@@ -40,7 +40,7 @@ def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
     """
     settings = read_settings(folder)
     model = at_start(folder, settings, trunk)
-    check_fingerprint(folder, settings["fingerprint"], fingerprint(model=model),
+    check_fingerprint(folder, settings["fingerprint"], model_fingerprint(model),
                       RESTORE if trunk is None else "pass the trunk as it was before training")
     run = read_checkpoint(folder, model, settings)
     model.run = settings | {"step": run.step}
@@ -59,7 +59,7 @@ def read_run(folder):
     check_code(folder, settings)
     run = read_checkpoint(folder, at_start(folder, settings), settings)
     # Last: damaged settings fail before.
-    parts = _restored(folder, "its data", lambda: fingerprint(task))
+    parts = _restored(folder, "its data", lambda: task_fingerprint(task))
     check_fingerprint(folder, settings["fingerprint"], parts)
     return task, run
 

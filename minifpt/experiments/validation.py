@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..tasks import member
-from ..training import fingerprint
+from ..training import task_fingerprint
 
 VALIDATION_EXAMPLES = 2000                                # used to choose a learning rate
 
@@ -26,7 +26,7 @@ class Validation:
 
     def fingerprint(self):
         """Return the fingerprint of the task's data."""
-        return fingerprint(self.task)["data"]
+        return task_fingerprint(self.task)["data"]
 
     def batch(self, rng, size, split):
         """Return a batch of the task, with validation examples for the split ``test``."""
