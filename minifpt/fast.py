@@ -348,11 +348,13 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None, bias=None): 
     ``functional``'s form, which is as fast for them.
 
     ``past`` is a :class:`minifpt.layers.KeyValues`, to which the new tokens are appended; it is
-    for inference without a ``bias``, and the cache is then ``None``.
+    for inference, and the cache is then ``None``.
     """
     B, T, _ = qkv.shape
     with np.errstate(over="ignore", invalid="ignore"):
         if past is not None:
+            if bias is not None:
+                raise ValueError("attention: it has a past and a bias, expected at most one")
             return _attention_after(qkv, n_head, causal, past), None
         state = rng.bit_generator.state if p else None
         is_small = T <= TILE and B * n_head * T * T <= 4 * MAX_TILE_SCORES
