@@ -85,9 +85,22 @@ def flatten(attn):
         b[columns] = vt @ rk @ b[columns] / size
 
 
+def forget_query_biases(attn):
+    """Set the biases of the queries to 0, so that no key is preferred by all queries."""
+    attn.c_attn.bias.data[:128] = 0.0
+
+
+def flatten_alone(attn):
+    """Give each head's form equal singular values, and set the biases of the queries to 0."""
+    flatten(attn)
+    forget_query_biases(attn)
+
+
 CHANGES = {"": lambda attn: None, "no causal mask": unmask, "unscaled": multiply_queries,
            "larger queries and keys": multiply_both, "no relative positions": forget_places,
-           "larger output": enlarge_output, "flat forms": flatten}
+           "larger output": enlarge_output, "flat forms": flatten,
+           "no query biases": forget_query_biases,
+           "flat forms, no query biases": flatten_alone}
 STUDIES = {                                               # (task, trunk, change) of each arm
     "mask": [(task, GPT2, change) for task in TASKS for change in ("", "no causal mask")],
     "scale": [(task, GPT2, change) for task in TASKS
@@ -105,6 +118,8 @@ STUDIES = {                                               # (task, trunk, change
                 ("bit-memory", "masked-t5", "no relative positions"),
                 ("bit-memory", "masked-t5", "flat forms"),
                 ("bit-memory", "minigpt-language", "flat forms"),
+                ("bit-memory", "minigpt-language", "no query biases"),
+                ("bit-memory", "minigpt-language", "flat forms, no query biases"),
                 ("bit-memory", "masked-bert", "flat forms")]}
 
 
