@@ -12,7 +12,7 @@ from ..files import csv_text, plots
 from ..freeze import FreezeMask
 from ..trunks import TrunkSpec
 
-CHOICE = 1000                                             # the first validation seed
+FIRST_VALIDATION_SEED = 1000                              # the seeds of the results are others
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def rows(grid):
             for end in zip(grid.seeds, histories, strict=False)]
     ends += [(task, trunk, rate, 1, *end) for task, trunks in grid.sweeps.items()
              for trunk, sweep in trunks.items() for rate, histories in sweep.items()
-             for end in enumerate(histories, CHOICE)]
+             for end in enumerate(histories, FIRST_VALIDATION_SEED)]
     return csv_text([dict(zip(CSV, [
         task, trunk, rate_text(rate), seed, choice, history[-1]["step"],
         *(f"{history[-1][name]:.6f}" for name in CSV[6:9]),
