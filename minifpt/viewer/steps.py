@@ -18,7 +18,6 @@ from .. import training
 from ..checks import whole
 from ..faults import rms
 from ..files import outputs
-from ..files.runs import Run
 from ..fpt import FPT
 from ..machine import single_threaded_blas
 from ..optim import Adam, clip_grad_norm
@@ -28,8 +27,9 @@ from ..trunks import TrunkSpec, config_for
 from . import checking, encoded, fill, read, still, stored_array, to_json
 from .frames import SURE, TOKENS, Store, StoreFull, Telling
 
-LARGEST = 20_000_000                                      # parameters
-WORK = 2e9                                                # parameters x tokens of the batch
+MAX_PARAMETERS = 20_000_000
+MAX_WORK = 2e9                                            # parameters x tokens of the batch
+CLIP = 1.0                                                # largest norm of all gradients
 # How much of an axis a file holds, by its name.  Examples and tokens are cut further where the
 # arrays would be larger than ROOM.
 CUT = {"head": 8, "class": 24, "symbol": 24, "choice": 24}
@@ -80,6 +80,7 @@ class Steps:
         return stored_array(self.data, number)
 
 
+@single_threaded_blas
 def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", differences=60,
           progress=True):
     """Take one step of training and return it to step through: a :class:`Steps`.
@@ -95,39 +96,15 @@ def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", difference
     of five wrong backward passes.  Raises ``ValueError`` for a model that is too large.
     """
     training.first_look(model, task)
-    options = defaults_of(task)
-    options |= {k: v for k, v in (("batch_size", batch_size), ("lr", lr)) if v is not None}
-    settings = {key: options[key] for key in ("steps", "batch_size", "lr", "schedule", "warmup")}
-    settings["batch_size"] = whole("steps", "batch_size", settings["batch_size"])
-    settings |= {"seed": whole("steps", "seed", seed, 0), "clip": 1.0}
-    model = copy.deepcopy(model)
-    trained = [p for p in model.parameters() if p.trainable]
-    run = Run(model, Adam(trained, settings["lr"]), np.random.default_rng([seed, 0]), settings)
-    return of_run(run, task, trunk=trunk, differences=differences, progress=progress)
-
-
-def of_task(task, model, *, freeze="fpt", dropout=None, adapt=None, seed=0, **options):
-    """Do as :func:`steps` for the first step of ``minifpt train``; ``model`` is a name as
-    ``--model`` takes it, and ``dropout=None`` takes the task's default."""
-    spec = TrunkSpec.parse(model)
-    if config := config_for(spec):                        # too large a one is not even made
-        check_size(8 * config.n_layer * config.n_embd ** 2)
-    fpt = FPT.for_task(task, spec, freeze, seed, dropout, adapt)
-    return steps(fpt, task, seed=seed, trunk=spec.text, **options)
-
-
-@single_threaded_blas
-def of_run(run, task, *, trunk="", differences=60, progress=True):
-    """Do as :func:`steps` for the next step of a ``Run``, whose model stays unchanged."""
+    settings = defaults_of(task)
+    settings |= {k: v for k, v in (("batch_size", batch_size), ("lr", lr)) if v is not None}
+    batch_size = whole("steps", "batch_size", settings["batch_size"])
     count = whole("steps", "differences", differences, 0)
-    model, settings = run.model, run.settings
-    check(run, task)
-    for _, p in model.named_parameters():
-        p.grad = None
-    run.optimizer.lr = training.learning_rate(settings, run.step)
-    run.optimizer.weight_decay = settings.get("weight_decay", 0.0)
-    x, y = task.batch(run.rng, settings["batch_size"], "train")
-    rng = copy.deepcopy(run.rng)
+    check(model, task, batch_size)
+    model, rng = copy.deepcopy(model), np.random.default_rng([whole("steps", "seed", seed, 0), 0])
+    optimizer = Adam([p for p in model.parameters() if p.trainable], settings["lr"])
+    optimizer.lr = training.learning_rate(settings | {"lr": optimizer.lr}, 0)
+    x, y = task.batch(rng, batch_size, "train")
     before = {name: p.data.copy() for name, p in model.named_parameters()}
     loss_before, _ = training.evaluate(model, task, x, y)
     fast = task.loss(model.forward(x, train=True, rng=copy.deepcopy(rng))[0], y)[0]
@@ -137,7 +114,7 @@ def of_run(run, task, *, trunk="", differences=60, progress=True):
         norms.append(clip_grad_norm(parameters, most))
         return norms[-1]
     with trace(model) as t, swapped(vars(training), "clip_grad_norm", clip):
-        loss, accuracy = training.step(model, task, run.optimizer, x, y, settings["clip"], run.rng)
+        loss, accuracy = training.step(model, task, optimizer, x, y, CLIP, copy.deepcopy(rng))
     after = {name: p.data.copy() for name, p in model.named_parameters()}
     loss_after, _ = training.evaluate(model, task, x, y)
     for name, p in model.named_parameters():              # the trace holds these very arrays
@@ -145,9 +122,9 @@ def of_run(run, task, *, trunk="", differences=60, progress=True):
     data = {
         "title": f"One training step: {task.name}", "task": task.name, "about": about(task),
         "trunk": re.sub(r".*[/\\]", "", trunk),          # without a folder of the user's
-        "number": run.step + 1, "loss": loss, "fast": fast, "accuracy": accuracy,
+        "loss": loss, "fast": fast, "accuracy": accuracy,
         **tokens_of(task, x[:TIGHTER[0][0]]), "tokens": int(T), "batch": len(x),
-        "lr": run.optimizer.lr, "counts": model.counts(T), "losses": [loss_before, loss_after]}
+        "lr": optimizer.lr, "counts": model.counts(T), "losses": [loss_before, loss_after]}
     for examples, tokens, channels in TIGHTER:
         store = Store(CUT | dict.fromkeys(TOKENS, tokens) | dict.fromkeys(CHANNELS, channels)
                       | {"example": examples}, T, ROOM if tokens != SURE else math.inf)
@@ -156,7 +133,7 @@ def of_run(run, task, *, trunk="", differences=60, progress=True):
             contents = {"steps": telling.steps, "sources": telling.sources, "runs": telling.runs,
                         "x": store.add(x, ("example", "token", "channel")[:x.ndim]),
                         "y": store.add(y, ("example", "token", "choice", "axis")[:y.ndim]),
-                        "adam": adam(run, store, before, after, norms[0]),
+                        "adam": adam(model, optimizer, store, before, after, norms[0]),
                         "unseen": telling.unseen()}
             break
     rows, unchecked = [], ""
@@ -169,24 +146,33 @@ def of_run(run, task, *, trunk="", differences=60, progress=True):
         "breaks": checking.breaks(t, model, task, x, y, rng, rows)})
 
 
-def check(run, task):
-    """Raise ``ValueError`` for a run that cannot be stepped through."""
-    n = sum(p.data.size for p in run.model.parameters())
-    if not any(p.trainable for p in run.model.parameters()):
+def of_task(task, model, *, freeze="fpt", dropout=None, adapt=None, seed=0, **options):
+    """Do as :func:`steps` for the first step of ``minifpt train``; ``model`` is a name as
+    ``--model`` takes it, and ``dropout=None`` takes the task's default."""
+    spec = TrunkSpec.parse(model)
+    if config := config_for(spec):                        # too large a one is not even made
+        check_size(8 * config.n_layer * config.n_embd ** 2)
+    fpt = FPT.for_task(task, spec, freeze, seed, dropout, adapt)
+    return steps(fpt, task, seed=seed, trunk=spec.text, **options)
+
+
+def check(model, task, batch_size):
+    """Raise ``ValueError`` for a model that cannot be stepped through."""
+    n = sum(p.data.size for p in model.parameters())
+    if not any(p.trainable for p in model.parameters()):
         raise ValueError("steps: every parameter is frozen, there is nothing to train")
     check_size(n)
-    batch = run.settings["batch_size"]
-    if n * batch * task.tokens > WORK:
-        raise ValueError(f"steps: {batch} examples of {task.tokens} tokens are too many for a "
+    if n * batch_size * task.tokens > MAX_WORK:
+        raise ValueError(f"steps: {batch_size} examples of {task.tokens} tokens are too many for a "
                          f"model of {n:,} parameters: choose a smaller batch, at most "
-                         f"{max(1, int(WORK / n / task.tokens))}, or a smaller trunk")
+                         f"{max(1, int(MAX_WORK / n / task.tokens))}, or a smaller trunk")
 
 
 def check_size(n):
     """Raise ``ValueError`` for a model with too many parameters."""
-    if n > LARGEST:
-        raise ValueError(f"steps: the model has {n:,} parameters, at most {LARGEST:,} can be "
-                         "stepped through: choose minigpt-language, or random:2x4x128")
+    if n > MAX_PARAMETERS:
+        raise ValueError(f"steps: the model has {n:,} parameters, at most {MAX_PARAMETERS:,} can "
+                         "be stepped through: choose minigpt-language, or random:2x4x128")
 
 
 def tokens_of(task, x):
@@ -209,11 +195,10 @@ def about(task):
     return " ".join(re.sub(r":\w+:|`", "", text).split())
 
 
-def adam(run, store, before, after, norm):
+def adam(model, optimizer, store, before, after, norm):
     """Return what Adam did to each parameter, and its settings."""
-    optimizer, rows = run.optimizer, []
-    at = {id(p): i for i, p in enumerate(optimizer.parameters)}
-    for name, p in run.model.named_parameters():
+    at, rows = {id(p): i for i, p in enumerate(optimizer.parameters)}, []
+    for name, p in model.named_parameters():
         row = {"name": name, "group": p.group, "trained": p.trainable, "shape": list(p.data.shape),
                "moved": rms(after[name] - before[name]),
                "changed": int((after[name] != before[name]).sum())}
@@ -224,7 +209,5 @@ def adam(run, store, before, after, norm):
                 ("before", before[name]), ("grad", p.grad), ("m", optimizer.m[i]),
                 ("v", optimizer.v[i]), ("after", after[name]))}
         rows.append(row)
-    clip = run.settings["clip"]
-    return {"rows": rows, "norm": norm, "clip": clip, "factor": clip / max(norm, clip),
-            "decay": optimizer.weight_decay, "t": optimizer.t, "betas": list(optimizer.betas),
-            "eps": optimizer.eps}
+    return {"rows": rows, "norm": norm, "clip": CLIP, "factor": CLIP / max(norm, CLIP),
+            "t": optimizer.t, "betas": list(optimizer.betas), "eps": optimizer.eps}
