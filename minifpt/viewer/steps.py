@@ -25,7 +25,7 @@ from ..tasks import defaults_of, member
 from ..tracing import swapped, trace
 from ..trunks import TrunkSpec, config_for
 from . import checking, encoded, fill, read, still, stored_array, to_json
-from .frames import SURE, TOKENS, Store, StoreFull, Telling
+from .frames import MIN_TOKENS, TOKENS, Frames, Store, StoreFull
 
 MAX_PARAMETERS = 20_000_000
 MAX_WORK = 2e9                                            # parameters x tokens of the batch
@@ -35,7 +35,8 @@ CLIP = 1.0                                                # largest norm of all 
 CUT = {"head": 8, "class": 24, "symbol": 24, "choice": 24}
 CHANNELS = "channel of the head", "channel", "in", "out"
 # (examples, tokens, channels): the first that has room.
-TIGHTER = (4, 32, 400), (4, 32, 24), (2, 32, 24), (1, 32, 24), (1, 16, 24), (1, SURE, 24)
+TIGHTER = ((4, 32, 400), (4, 32, 24), (2, 32, 24), (1, 32, 24), (1, 16, 24),
+           (1, MIN_TOKENS, 24))
 ROOM = 1_250_000                                          # bytes, a third more as text
 PAGE = ("steps.html", "steps.css", "common.js", "steps.js", "steps_ribbon.js", "steps_frames.js",
         "steps_after.js", "steps_ends.js")
@@ -127,14 +128,14 @@ def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", difference
         "lr": optimizer.lr, "counts": model.counts(T), "losses": [loss_before, loss_after]}
     for examples, tokens, channels in TIGHTER:
         store = Store(CUT | dict.fromkeys(TOKENS, tokens) | dict.fromkeys(CHANNELS, channels)
-                      | {"example": examples}, T, ROOM if tokens != SURE else math.inf)
+                      | {"example": examples}, T, ROOM if tokens != MIN_TOKENS else math.inf)
         with suppress(StoreFull):
-            telling = Telling(t, store, model)
-            contents = {"steps": telling.steps, "sources": telling.sources, "runs": telling.runs,
+            frames = Frames(t, store, model)
+            contents = {"steps": frames.steps, "sources": frames.sources, "runs": frames.runs,
                         "x": store.add(x, ("example", "token", "channel")[:x.ndim]),
                         "y": store.add(y, ("example", "token", "choice", "axis")[:y.ndim]),
                         "adam": adam(model, optimizer, store, before, after, norms[0]),
-                        "unseen": telling.unseen()}
+                        "unseen": frames.unread()}
             break
     rows, unchecked = [], ""
     try:
