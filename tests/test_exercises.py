@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import mutants  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
-exercises._load()
+exercises.load_exercises()
 SOLUTIONS = {name: e.solution for name, e in EXERCISES.items()}
 
 
