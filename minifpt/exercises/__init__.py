@@ -154,9 +154,13 @@ class Result:
     status: str
     hint: str = ""
 
+    @property
+    def mark(self):
+        """A tick, a cross, or a dot for a function that is not written."""
+        return {PASSED: "\u2713", NOT_WRITTEN: "\u00b7"}.get(self.status, "\u2717")
+
     def __str__(self):
-        mark = {PASSED: "\u2713", NOT_WRITTEN: "\u00b7"}.get(self.status, "\u2717")
-        return f"{mark} {self.name}: {self.status}" + (f". {self.hint}" if self.hint else "")
+        return f"{self.mark} {self.name}: {self.status}" + (f". {self.hint}" if self.hint else "")
 
 
 def exercise(solution, mistakes=None, refused=None, about="", rtol=1e-6):
@@ -295,14 +299,14 @@ def ask(function, case):
         raise Wrong("It returns complex numbers: a root or a power of a negative number?")
     if callable(case.answer):
         try:
-            right = bool(case.answer(output))
+            is_right = bool(case.answer(output))
         except Wrong:
             raise
         except Exception:                                 # an output of the wrong kind
-            right = False
+            is_right = False
     else:
-        right = same(output, case.answer, case.rtol)
-    if not right:
+        is_right = same(output, case.answer, case.rtol)
+    if not is_right:
         raise Wrong(hint_of(output, case))
     for name, before, after in zip(case.names, case.args, args, strict=True):
         if not _unchanged(after, before):
@@ -400,12 +404,12 @@ def _general_hint(output, case):
                 "constant factor, a sum for a mean or a mean for a sum.")
     i = np.unravel_index(np.argmax(np.abs(a - b)), a.shape)
     where = f"at [{', '.join(map(str, i))}] " * bool(i)
-    known = case.exercise and not case.exercise.is_file
-    given = f", with {_described(case.names, case.args)}" if known else ""
+    is_function = case.exercise and not case.exercise.is_file
+    arguments = f", with {_described(case.names, case.args)}" if is_function else ""
     a, b = a[i], b[i]
     start = max(4, len(f"{abs(b):.0f}"))                  # 186620, not 1.866e+05
     digits = next((n for n in range(start, 17) if f"{a:.{n}g}" != f"{b:.{n}g}"), 17)
-    return f"{case.about} The largest difference{given}: {where}yours is {a:.{digits}g}, " \
+    return f"{case.about} The largest difference{arguments}: {where}yours is {a:.{digits}g}, " \
            f"it should be {b:.{digits}g}.".lstrip()
 
 
@@ -509,6 +513,7 @@ def describe(x):
 
 
 def _described(names, values):
+    """Return names with their values, described, as text."""
     return ", ".join(f"{n} {describe(x)}" for n, x in zip(names, values, strict=True))
 
 

@@ -321,9 +321,9 @@ def print_results(checked, lessons, say=print):
         for r in rows:
             if r.status != NOT_WRITTEN:
                 verdict = "done" if r.status == PASSED else f"wrong. {r.hint}"
-                say(f"lesson {lesson:2}  {str(r)[0]} {r.name}: {verdict}")
+                say(f"lesson {lesson:2}  {r.mark} {r.name}: {verdict}")
         if missing := [r for r in rows if r.status == NOT_WRITTEN]:
-            say(f"lesson {lesson:2}  {str(missing[0])[0]} not written: "
+            say(f"lesson {lesson:2}  {missing[0].mark} not written: "
                 f"{', '.join(r.name for r in missing)}")
     mistakes = [r for r in checked if r.status == WRONG]
     last = max((i for i, r in enumerate(checked) if r.status != NOT_WRITTEN), default=-1)
