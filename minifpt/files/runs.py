@@ -22,6 +22,7 @@ from . import (
     read_unfinished,
     refuse_damage,
     regular,
+    save_text,
     stored_json,
     to_json,
     write_beside,
@@ -56,7 +57,7 @@ class History(list):
 
     def save(self, path):
         """Write ``metrics.csv``, with empty cells for values that were not measured."""
-        write_beside(path, lambda f: f.write(csv_text(self, COLUMNS)), "w")
+        save_text(path, csv_text(self, COLUMNS))
 
     @classmethod
     def load(cls, path):
@@ -204,6 +205,7 @@ def check_state(state, steps):
 
 
 def _form(head):
+    """Return an array's shape and dtype, or that there is none, as text."""
     return "no array" if head is None else "shape {} and dtype {}".format(*head)
 
 
@@ -304,9 +306,9 @@ def check_same(path, before, now, verb):
         if key == "source" and (".py:" not in f"{was}{value}" or str(was).rpartition(":")[2]
                                 == str(value).rpartition(":")[2]):
             continue                                      # the file may have moved
-        longer = (key == "steps" and now["schedule"] == "constant"
-                  and type(was) is int and 0 < was < value)
-        if was != value and not longer:
+        is_longer = (key == "steps" and now["schedule"] == "constant"
+                     and type(was) is int and 0 < was < value)
+        if was != value and not is_longer:
             key, was, value = (textwrap.shorten(str(x), 100) for x in (key, was, value))
             raise ValueError(f"{path}: {verb} {key} = {was}, not {value}: give "
                              f"{was} to resume it, or choose another folder")
