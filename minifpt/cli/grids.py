@@ -28,9 +28,9 @@ def executor_of(address):
 
 @takes(
     shared.TASKS,
-    option("--models", nargs="+", type=shared.model, default=[shared.MODEL_NAME, "random"],
+    option("--models", nargs="+", type=shared.model, default=[shared.DEFAULT_MODEL, "random"],
            metavar="MODEL",
-           help=f"trunks to compare, see below (default: {shared.MODEL_NAME} random)"),
+           help=f"trunks to compare, see below (default: {shared.DEFAULT_MODEL} random)"),
     option("--freeze", nargs="+", default=["fpt"], metavar="MASK", help=(
         "masks of frozen parts, each with every trunk, as 'train' takes them (default: fpt)")),
     option("--adapt", nargs="+", default=["none"], metavar="ADAPTER", help=(
