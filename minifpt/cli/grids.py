@@ -4,7 +4,6 @@ from pathlib import Path
 
 from ..experiments import compare as experiments
 from ..experiments import reproduce as paper
-from ..experiments.compare import VALIDATION_SEEDS
 from ..experiments.tables import Arm
 from ..tasks import member, task_class
 from ..trunks.forms import STARTS
@@ -45,8 +44,9 @@ def executor_of(address):
         "learning rates of a sweep for each trunk (default: none)")),
     option("--all-rates", action="store_true",
            help="run each of --rates with each seed (default: each trunk chooses one)"),
-    option("--choices", type=shared.whole, default=VALIDATION_SEEDS, metavar="SEEDS", help=(
-        f"validation seeds used to choose the learning rate (default: {VALIDATION_SEEDS})")),
+    option("--choices", type=shared.whole, default=experiments.VALIDATION_SEEDS, metavar="SEEDS",
+           help="validation seeds used to choose the learning rate "
+                f"(default: {experiments.VALIDATION_SEEDS})"),
     shared.WHERE,
     *shared.run_options(*SETTINGS),
     shared.out_option("folder to write", "runs/compare", type=shared.folder,
@@ -55,7 +55,7 @@ def executor_of(address):
 def compare(args):
     if args.rates and args.lr is not None:
         raise ValueError("compare: expected --lr or --rates, not both")
-    if args.choices != VALIDATION_SEEDS and (args.all_rates or not args.rates):
+    if args.choices != experiments.VALIDATION_SEEDS and (args.all_rates or not args.rates):
         raise ValueError("compare: --choices is for --rates, among which it chooses")
     for name in shared.task_names(args) if args.rates and not args.all_rates else ():
         kind = task_class(name)

@@ -122,6 +122,11 @@ class Exercise:
             case.exercise = self
             yield case
 
+    @property
+    def lesson(self):
+        """The number of its lesson, from the name of the module that holds it."""
+        return int(self.draw.__module__[-2:])
+
     @functools.cached_property
     def wrong_answers(self):
         """Return [(hint, function)]: each mistake as an answer to the exercise."""
@@ -133,6 +138,7 @@ class Exercise:
         return self._answers(self.refused)
 
     def _answers(self, mistakes):
+        """Return [(hint, function)] of {hint: mistake}."""
         answers = []
         for hint, ways in mistakes.items():
             for way in ways if isinstance(ways, list) else [ways]:
@@ -169,12 +175,11 @@ def exercise(solution, mistakes=None, refused=None, about="", rtol=1e-6):
     """
     def register(draw):
         name = solution.__name__
-        known = EXERCISES.get(name)
-        if known and "__main__" not in (draw.__module__, known.draw.__module__):
+        namesake = EXERCISES.get(name)
+        if namesake and "__main__" not in (draw.__module__, namesake.draw.__module__):
             raise ValueError(f"exercise: '{name}' exists twice")
-        if not known or draw.__module__ != "__main__":    # the lesson's file, run as a program
+        if not namesake or draw.__module__ != "__main__":    # the lesson's file, run as a program
             EXERCISES[name] = Exercise(solution, mistakes or {}, refused or {}, draw, about, rtol)
-            EXERCISES[name].__module__ = draw.__module__
         return draw
     return register
 

@@ -141,7 +141,7 @@ def load_notebook(path, stuck):
     cells = code_cells(path)
     statements, unreadable = statements_of(cells)
     load_exercises()
-    lesson_of = {name: int(e.__module__[-2:]) for name, e in EXERCISES.items()}
+    lesson_of = {name: exercise.lesson for name, exercise in EXERCISES.items()}
     checked = re.findall(r'\b(?:check|require)\("(\w+)"', "\n".join(cells))
     functions = [s.name for s in statements if isinstance(s, ast.FunctionDef)]
     names = {*EXERCISES} & {*checked} or {*EXERCISES} & {*functions, *unreadable}

@@ -187,9 +187,9 @@ def is_dropout(dropout, x, p, rng):
         if any(n > 1 and (is_kept == is_kept.take([0], axis)).all()
                for axis, n in enumerate(x.shape)):
             raise Wrong("Whole rows or columns are dropped together: draw a number for each entry.")
-        again, other = (dropout(x.copy(), **fresh({"p": p, "rng": seed}))[0]
-                        for seed in (rng, rng + 1))
-        if not np.array_equal(y, again) or np.array_equal(y, other):
+        same_seed, other_seed = (dropout(x.copy(), **fresh({"p": p, "rng": seed}))[0]
+                                 for seed in (rng, rng + 1))
+        if not np.array_equal(y, same_seed) or np.array_equal(y, other_seed):
             raise Wrong("Draw from rng, the generator that is passed.")
         return True
     return is_right

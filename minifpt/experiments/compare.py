@@ -140,13 +140,13 @@ def options_of_seed(name, options, seed):
 def columns_of(task_names, task_options, options):
     """Return the :class:`Column` of each task, named or given.  An option of a task goes to the
     named tasks that have it; ``options`` replace the settings of all."""
-    columns, known = [], set()
+    columns, option_names = [], set()
     for name in dict.fromkeys(name for name in task_names if not isinstance(name, Column)):
         parameters = inspect.signature(task_class(name)).parameters
         columns.append(Column(name, {k: v for k, v in task_options.items() if k in parameters},
                               options))
-        known |= {*parameters}
-    for option in {*task_options} - known:
+        option_names |= {*parameters}
+    for option in {*task_options} - option_names:
         raise ValueError(f"compare: none of the tasks has an option '{option}'")
     return columns + [replace(column, settings=column.settings | options)
                       for column in task_names if isinstance(column, Column)]

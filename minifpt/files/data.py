@@ -57,8 +57,9 @@ def find(name, files, data=None):
     if data is not None and not str(data).strip():
         raise ValueError(f"{name}: data is empty, expected a folder")
     cache = cache_folder() / "data"
-    chosen = data or os.environ.get("MINIFPT_DATA")
-    places = ([Path(os.path.expanduser(chosen))] if chosen else []) + ([] if data else [cache])
+    user_folder = data or os.environ.get("MINIFPT_DATA")
+    places = ([Path(os.path.expanduser(user_folder))] if user_folder else []) + (
+        [] if data else [cache])
     inner = FOLDERS.get(name, (name,))
     for place in places:
         for folder in (*(place / n for n in inner), place):

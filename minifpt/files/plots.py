@@ -103,8 +103,9 @@ def dashes_of(labels):
     """Return {label: dash pattern}, as :func:`colors_of` returns colours."""
     patterns = {}
     for label, color in colors_of(labels).items():
-        known = DASHES.get(color) or (color_of(label) and DASHES.get(label.partition(" ")[0], "-"))
-        patterns[label] = known or OTHER_DASHES[len(patterns) % len(OTHER_DASHES)]
+        pattern = DASHES.get(color) or (
+            color_of(label) and DASHES.get(label.partition(" ")[0], "-"))
+        patterns[label] = pattern or OTHER_DASHES[len(patterns) % len(OTHER_DASHES)]
     return patterns
 
 

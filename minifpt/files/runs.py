@@ -95,11 +95,11 @@ def trained_record(model):
 
 def train_as_recorded(model, record):
     """Freeze the parameters of a model as :func:`trained_record` says, whoever froze them."""
-    named = dict(model.named_parameters())
+    parameters = dict(model.named_parameters())
     for name in record:
-        if name not in named:
+        if name not in parameters:
             raise ValueError(f"the model has no parameter '{name}'")
-    for name, p in named.items():
+    for name, p in parameters.items():
         p.trainable = name in record
         if p.trainable:
             p.frozen_columns = tuple(slice(*columns) for columns in record[name])
@@ -213,11 +213,12 @@ def _form(head):
 def without_empty(*folders):
     """Yield those of some folders and their parents that are not there yet; at the end those of
     them that are empty are removed."""
-    new = {path for folder in folders for path in (folder, *folder.parents) if not path.exists()}
+    new_folders = {path for folder in folders for path in (folder, *folder.parents)
+                   if not path.exists()}
     try:
-        yield new
+        yield new_folders
     finally:
-        for path in sorted(new, key=lambda path: -len(path.parts)):
+        for path in sorted(new_folders, key=lambda path: -len(path.parts)):
             with suppress(OSError):                       # rmdir removes only empty folders
                 path.rmdir()
 
@@ -234,11 +235,11 @@ def locked(folder):
         import fcntl
     except ImportError:                                   # Windows: no such lock on a folder
         fcntl = None
-    with without_empty(folder) as new, ExitStack() as opened:
+    with without_empty(folder) as new_folders, ExitStack() as stack:
         folder.mkdir(parents=True, exist_ok=True)
         if fcntl:
             handle = os.open(folder, os.O_RDONLY)
-            opened.callback(os.close, handle)
+            stack.callback(os.close, handle)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -251,7 +252,7 @@ def locked(folder):
         try:
             yield
         except BaseException as e:                        # after Ctrl-C a run may be resumed
-            if (new and not isinstance(e, KeyboardInterrupt)
+            if (new_folders and not isinstance(e, KeyboardInterrupt)
                     and not getattr(e, "keeps_folder", False)
                     and folder.is_dir() and os.listdir(folder) == ["config.json"]):
                 (folder / "config.json").unlink()

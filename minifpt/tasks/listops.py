@@ -105,6 +105,7 @@ class ListOps(Choices):
         return self.read[split]
 
     def _read(self, path):
+        """Return (ids (N, tokens), answers (N, 1)) of a file of expressions."""
         if not path.is_file():
             raise FileNotFoundError(f"{self.name}: there is no file {path}")
         ids, answers = [], []

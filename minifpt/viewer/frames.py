@@ -97,7 +97,8 @@ def axes_of(op, name, a):
 
 
 def axes_of_weight(op, a):
-    """Return the names of the axes of a parameter or its gradient."""
+    """Return the names of the axes of a parameter or its gradient; ``op`` reads it, or is ``None``.
+    """
     if a.ndim != 2:
         return ("channel",) * a.ndim
     return {"positions": ("position", "channel"), "embedding": ("symbol", "channel"),
@@ -248,10 +249,10 @@ def watch(step):
     ran, last, before = {}, [None], {}
 
     def local(frame, event, arg):
-        new = [f"{n} {describe(v)}" for n, v in frame.f_locals.items()
-               if n not in before or before[n] is not v]
-        if last[0] is not None and new:
-            ran[last[0]] = ", ".join([*filter(None, [ran[last[0]]]), *new])
+        changes = [f"{n} {describe(v)}" for n, v in frame.f_locals.items()
+                   if n not in before or before[n] is not v]
+        if last[0] is not None and changes:
+            ran[last[0]] = ", ".join([*filter(None, [ran[last[0]]]), *changes])
         before.update(frame.f_locals)
         if event == "line":
             ran.setdefault(frame.f_lineno, "")

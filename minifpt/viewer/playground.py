@@ -108,9 +108,9 @@ def faults():
         faulty = broken(fault)
         lines = dict(source_of(vars(functional)[f"{fault.op}_backward"])["lines"])
         first, last = faulty.lines
-        cut = "\n".join(lines[n].strip() for n in range(first, last + 1))
+        right_lines = "\n".join(lines[n].strip() for n in range(first, last + 1))
         rows.append({"id": fault.id, "title": fault.title, "op": fault.op, "why": fault.why,
-                     "cut": cut, "put": faulty.text})
+                     "cut": right_lines, "put": faulty.text})
     return rows
 
 

@@ -25,7 +25,7 @@ from ..tasks import defaults_of, member
 from ..tracing import swapped, trace
 from ..trunks import TrunkSpec, config_for
 from . import checking, encoded, fill, read, still, stored_array, to_json
-from .frames import MIN_TOKENS, TOKENS, Frames, Store, StoreFull
+from .frames import MIN_TOKENS, TOKENS, Frames, Store, StoreFull, axes_of_weight
 
 MAX_PARAMETERS = 20_000_000
 MAX_WORK = 2e9                                            # parameters x tokens of the batch
@@ -205,8 +205,7 @@ def adam(model, optimizer, store, before, after, norm):
                "changed": int((after[name] != before[name]).sum())}
         i = at.get(id(p))
         if i is not None and p.grad is not None:
-            axes = ("in", "out") if p.data.ndim == 2 else ("channel",) * p.data.ndim
-            row |= {key: store.add(a, axes) for key, a in (
+            row |= {key: store.add(a, axes_of_weight(None, a)) for key, a in (
                 ("before", before[name]), ("grad", p.grad), ("m", optimizer.m[i]),
                 ("v", optimizer.v[i]), ("after", after[name]))}
         rows.append(row)
