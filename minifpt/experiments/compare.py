@@ -261,8 +261,7 @@ def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=V
     whole("compare", "the number of validation seeds", choices, 1, MAX_SEEDS)
     nearest_folder(out)
     arms = [x if isinstance(x, Arm) else Arm(str(x)) for x in dict.fromkeys(models)]
-    first = tables.FIRST_VALIDATION_SEED
-    validation_seeds = range(first, first + (choices if rates else 1))
+    validation_seeds = [tables.FIRST_VALIDATION_SEED + i for i in range(choices if rates else 1)]
     check_numbers(seeds, validation_seeds, rates, arms)
     columns = columns_of(task_names, task_options or {}, options or {})
     seeds = list(dict.fromkeys(seeds))
