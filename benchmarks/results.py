@@ -356,7 +356,7 @@ def dots(panels, path, paper=None):
     fig, axes = plots.figure(columns, rows, 3.3, 0.9 + 0.32 * len(names))
     for ax in axes[len(panels):]:
         ax.remove()
-    inks = plots.COLORS["language"], plots.COLORS["random"], *plots.OTHERS
+    inks = plots.COLORS["language"], plots.COLORS["random"], *plots.OTHER_COLORS
     colors = dict(zip(names, inks, strict=False))
     for i, (ax, (title, panel)) in enumerate(zip(axes, panels.items(), strict=False)):
         for y, name in enumerate(names[::-1]):

@@ -93,7 +93,7 @@ def trained(make, column, seeds):
     def made(seed):
         return tasks.get(column.task, **compare.options_of_seed(
             column.task, column.options, seed))
-    choosers = range(tables.CHOICE, tables.CHOICE + 2)
+    choosers = range(tables.FIRST_VALIDATION_SEED, tables.FIRST_VALIDATION_SEED + 2)
     sweep = {rate: [run(compare.Validation(made(seed)), seed, rate) for seed in choosers]
              for rate in RATES}
     rate = max(sweep, key=lambda rate: compare.score(sweep[rate]))

@@ -15,6 +15,7 @@ from minifpt.experiments.compare import Arm, Column
 from minifpt.experiments.reproduce import (
     BITS,
     CIFAR,
+    EXTRA_RATES,
     IMAGES,
     LANGUAGE,
     LSTM,
@@ -26,7 +27,6 @@ from minifpt.experiments.reproduce import (
     RANDOM,
     SCALED,
     SMALL,
-    SMALLER,
     STATISTICS,
     WHOLE,
     XOR,
@@ -41,7 +41,7 @@ FEW = Column(FEW_LABELS, {"labels": 200}, {"steps": 300}, "few-digits")
 LARGE_MEMORY = Column("bit-memory", {"bits": 1000, "patch": 50},
                       {"steps": 1000, "batch_size": 8}, "bit-memory-1000")
 
-READ_WHOLE = Arm("minigpt-language", "full", "language, all trained", SMALLER)
+READ_WHOLE = Arm("minigpt-language", "full", "language, all trained", EXTRA_RATES)
 # Half of novels' weights each, the other half drawn anew.
 HALVES = tuple(Arm(f"{rest}+attn,mlp={frozen}", label=f"novels, {half} part alone")
                for rest, frozen, half in ((STATISTICS.model, LANGUAGE.model, "frozen"),

@@ -246,7 +246,7 @@ def judge(mutant, seeds):
 
 def solutions(lessons=()):
     """(lesson, exercise, function's AST, module's AST) of each exercise's solution."""
-    exercises._load()
+    exercises.load_exercises()
     for lesson in sorted((ROOT / "lessons" / "src").glob("[0-9][0-9]_*.py")):
         path = ROOT / "lessons" / "solutions" / lesson.name
         module = ast.parse(path.read_text(encoding="utf-8"))

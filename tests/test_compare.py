@@ -440,7 +440,7 @@ def test_each_trunk_takes_the_rate_that_is_best_on_validation_draws(tiny, tmp_pa
     best = result.rates[task][label]
     assert set(rates) == {1e-9, 2e-2, 1e3} and all(len(hs) == 2 for hs in rates.values())
     assert ends[best] == max(ends.values())
-    assert [s for s in calls if s[0]] == [(True, tables.CHOICE + i, r)
+    assert [s for s in calls if s[0]] == [(True, tables.FIRST_VALIDATION_SEED + i, r)
                                           for r in rates for i in (0, 1)]
     assert [s for s in calls if not s[0]] == [(False, i, best) for i in (0, 1)]
     assert len(result.results[task][label]) == 2
@@ -480,7 +480,7 @@ def test_a_rate_at_the_edge_of_the_sweep_is_marked(best, edge, tmp_path):
     (tmp_path / "runs.csv").write_text(tables.rows(result))
     again = read_rows(tmp_path / "runs.csv")      # the same table from the file
     assert tables.rows(again) == tables.rows(result) and tables.table(again) == tables.table(result)
-    assert len(lines) == 5 and lines[-1].split(",")[3:5] == [str(tables.CHOICE), "1"]
+    assert len(lines) == 5 and lines[-1].split(",")[3:5] == [str(tables.FIRST_VALIDATION_SEED), "1"]
 
 
 def test_the_best_rate_has_the_highest_end_then_area_and_no_run_that_diverged():

@@ -320,7 +320,7 @@ def test_real_mnist_is_read_and_another_file_of_its_size_is_named(tmp_path, real
     task = tasks.get("mnist", data=paths[0].parent)
     x, y = task.test_set()
     assert x.shape == (10000, 49, 16) and list(y[:10, 0]) == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
-    images, labels = task.images("train")
+    images, labels = task.stored("train")
     assert images.shape == (55000, 28, 28) and list(labels[:10]) == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
     assert images.mean() / 255 == pytest.approx(0.1307, abs=2e-4)         # the known mean
     assert capsys.readouterr().err == ""
@@ -337,12 +337,12 @@ def test_real_mnist_is_read_and_another_file_of_its_size_is_named(tmp_path, real
 def test_real_pictures_have_the_known_mean_and_deviation(real):
     paths = real("cifar10", data.CIFAR10)
     task = tasks.get("cifar10", data=paths[0].parent)
-    assert [len(task.images(split)[0]) for split in task.splits] == [45000, 5000, 10000]
-    assert (np.bincount(task.images("test")[1]) == 1000).all()
-    images = task.images("train")[0][::9]                 # 5,000; what was a JPEG is 0.002 off
+    assert [len(task.stored(split)[0]) for split in task.splits] == [45000, 5000, 10000]
+    assert (np.bincount(task.stored("test")[1]) == 1000).all()
+    images = task.stored("train")[0][::9]                 # 5,000; what was a JPEG is 0.002 off
     for c in range(3):
         plane = images[:, c].astype(np.float32) / 255
         assert plane.mean() == pytest.approx(MEAN[c], abs=3e-3)
         assert plane.std() == pytest.approx(STD[c], abs=4e-3)
     if sha256(paths[-1]).startswith("8e2eb146ae340b09"):  # byte for byte the official one
-        assert task.images("test")[1][:5].tolist() == [3, 8, 8, 0, 6]
+        assert task.stored("test")[1][:5].tolist() == [3, 8, 8, 0, 6]

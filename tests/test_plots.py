@@ -56,13 +56,13 @@ def test_band_of_runs_of_different_lengths_takes_the_steps_of_both():
 
 
 def test_every_source_of_weights_has_its_own_colour():
-    colors = [*plots.COLORS.values(), plots.SMALL, plots.SPREAD, *plots.OTHERS]
+    colors = [*plots.COLORS.values(), plots.SMALL, plots.SPREAD, *plots.OTHER_COLORS]
     assert len({*colors}) == len(colors)
     labels = ("language", "language, all trained", "random (spread 0.55)", "LSTM, all trained",
               "random (spread 0.55), all trained", "random (1x4x256, spread 1)",
               "random (1x4x256)", "random (0.02)")
     assert plots.colors_of(labels) == dict(zip(labels, [
-        plots.COLORS["language"], plots.OTHERS[0], plots.SPREAD, plots.OTHERS[1], plots.OTHERS[2],
+        plots.COLORS["language"], plots.OTHER_COLORS[0], plots.SPREAD, *plots.OTHER_COLORS[1:3],
         plots.SPREAD, plots.COLORS["random"], plots.SMALL], strict=True))
     assert len({*plots.colors_of(map(str, range(6))).values()}) == 6
 

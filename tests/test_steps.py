@@ -16,7 +16,6 @@ from conftest import refused
 import minifpt
 from minifpt import cli, layers, machine, tracing, training
 from minifpt.exercises import rewriting
-from minifpt.experiments.runs import read_run
 from minifpt.optim import Adam
 from minifpt.viewer import checking, formulas
 from minifpt.viewer import steps as stepping
@@ -591,20 +590,6 @@ def test_the_command_for_a_task(folder, capsys):
     out = capsys.readouterr().out
     assert out.startswith("bit-xor-step.html: ") and "operations, the loss of the batch" in out
     assert [p.name for p in folder.iterdir()] == ["bit-xor-step.html"]
-
-
-def test_a_run_goes_on_where_it_stands(folder):
-    train = ["train", "bit-xor", "--n", "2", "--model", "random:1x2x8", "--out", "run"]
-    assert cli.main([*train, "--steps", "5"]) == 0
-    task, run = read_run("run")
-    page = minifpt.viewer.steps.of_run(run, task, differences=4, progress=False)
-    assert (page.data["number"], page.data["adam"]["t"]) == (6, 6)
-    # The sixth step of a longer run is this one.
-    assert cli.main([*train[:-1], "longer", "--steps", "6"]) == 0
-    with np.load(folder / "longer" / "checkpoint.npz") as file:
-        row = next(r for r in page.data["adam"]["rows"] if r["name"] == "output.weight")
-        numbers = page.array(row["after"])
-        assert np.allclose(numbers, file["output.weight"][:numbers.shape[0]], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(("line", "words"), [

@@ -263,7 +263,7 @@ def test_the_last_training_images_are_for_validation(make, stored, name, share):
     n = len(labels) - len(labels) // share
     for split, expected in (("train", (images[:n], labels[:n])), ("test", written["test"]),
                             ("validation", (images[n:], labels[n:]))):
-        np.testing.assert_equal(task.images(split), expected)
+        np.testing.assert_equal(task.stored(split), expected)
         pairs = {(x.tobytes(), int(y[0])) for x, y in zip(*task.prepare(*expected), strict=True)}
         drawn = {(x.tobytes(), int(y[0]))
                  for x, y in zip(*task.batch(rng(), 200, split), strict=True)}

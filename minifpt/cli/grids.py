@@ -27,9 +27,9 @@ def executor_of(address):
 
 @takes(
     shared.TASKS,
-    option("--models", nargs="+", type=shared.model, default=[shared.MODEL_NAME, "random"],
+    option("--models", nargs="+", type=shared.model, default=[shared.DEFAULT_MODEL, "random"],
            metavar="MODEL",
-           help=f"trunks to compare, see below (default: {shared.MODEL_NAME} random)"),
+           help=f"trunks to compare, see below (default: {shared.DEFAULT_MODEL} random)"),
     option("--freeze", nargs="+", default=["fpt"], metavar="MASK", help=(
         "masks of frozen parts, each with every trunk, as 'train' takes them (default: fpt)")),
     option("--adapt", nargs="+", default=["none"], metavar="ADAPTER", help=(
@@ -44,8 +44,9 @@ def executor_of(address):
         "learning rates of a sweep for each trunk (default: none)")),
     option("--all-rates", action="store_true",
            help="run each of --rates with each seed (default: each trunk chooses one)"),
-    option("--choices", type=shared.whole, default=experiments.CHOICES, metavar="SEEDS", help=(
-        f"validation seeds used to choose the learning rate (default: {experiments.CHOICES})")),
+    option("--choices", type=shared.whole, default=experiments.VALIDATION_SEEDS, metavar="SEEDS",
+           help="validation seeds used to choose the learning rate "
+                f"(default: {experiments.VALIDATION_SEEDS})"),
     shared.WHERE,
     *shared.run_options(*SETTINGS),
     shared.out_option("folder to write", "runs/compare", type=shared.folder,
@@ -54,7 +55,7 @@ def executor_of(address):
 def compare(args):
     if args.rates and args.lr is not None:
         raise ValueError("compare: expected --lr or --rates, not both")
-    if args.choices != experiments.CHOICES and (args.all_rates or not args.rates):
+    if args.choices != experiments.VALIDATION_SEEDS and (args.all_rates or not args.rates):
         raise ValueError("compare: --choices is for --rates, among which it chooses")
     for name in shared.task_names(args) if args.rates and not args.all_rates else ():
         kind = task_class(name)

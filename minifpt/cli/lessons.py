@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..exercises import checking, own
 from ..exercises.lesson import lessons_folder, unpack
+from ..files import outputs
 from .formatting import say
 from .options import option, path, takes
 
@@ -59,7 +60,7 @@ def new(args):
                 "a sandbox: check only files that you would run.")
 def check(args):
     if args.csv:
-        checking.check_table(args.csv)
+        outputs.check(args.csv, checking.COLUMNS)
     status = 0
     for file in args.files:
         if len(args.files) > 1:

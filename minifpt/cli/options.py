@@ -11,7 +11,7 @@ from .. import tasks
 from ..trunks import config_for, forms
 from ..user_files import USERS_OWN
 
-MODEL_NAME = "minigpt-language"
+DEFAULT_MODEL = "minigpt-language"
 TRUNKS = """\
 A MODEL is one of
     minigpt-language      shipped weights ('minifpt info' lists them)
@@ -119,9 +119,9 @@ def model(text):
 
 
 FILE_ENDINGS = ".csv", ".html", ".json", ".npz", ".png", ".safetensors", ".txt"
-MODEL = option("--model", type=model, default=MODEL_NAME, metavar="MODEL",
+MODEL = option("--model", type=model, default=DEFAULT_MODEL, metavar="MODEL",
                help="the trunk, the blocks of a transformer: a name or a file; 'random' is drawn "
-                    f"as the paper draws it, 'random@gpt2' smaller (default: {MODEL_NAME})")
+                    f"as the paper draws it, 'random@gpt2' smaller (default: {DEFAULT_MODEL})")
 FREEZE = option("--freeze", default="fpt", metavar="MASK", help=(
     "frozen parts: fpt (attn,mlp), full (none), output_only (all but the output), or groups and "
     "patterns: 'attn,mlp,h.3-5.ln_1.*'; 'only:ln,output' trains these alone (default: fpt)"))
@@ -144,7 +144,7 @@ def out_option(text, place, *names, **settings):
 
 
 OPEN = option("--open", action="store_true", help="open the page in a browser")
-RUN = {                                                   # settings of a run
+RUN_SETTINGS = {                                          # name: (type, help)
     "steps": (whole, "training steps"), "batch_size": (whole, "examples in a step"),
     "lr": (float, "learning rate"),
     "until": (float, "end once three tests in a row reach this accuracy, at most 1"),
@@ -155,20 +155,21 @@ RUN = {                                                   # settings of a run
     "eval_every": (whole, "steps between tests"),
     "test_examples": (whole, "examples in each test")}
 # Names of options: a task's option of such a name is --task-NAME.
-RESERVED = {*RUN, "model", "freeze", "adapt", "start", "seed", "out"}
+RESERVED = {*RUN_SETTINGS, "model", "freeze", "adapt", "start", "seed", "out"}
 
 
 def run_options(*names, default="the task's", **defaults):
-    """Return options for settings of a run, by the names in ``RUN``."""
-    return [option(f"--{name.replace('_', '-')}", type=RUN[name][0],
-                   metavar="N" if RUN[name][0] is whole else None,
-                   help=f"{RUN[name][1]} (default: {defaults.get(name, default)})",
+    """Return options for settings of a run, by the names in ``RUN_SETTINGS``."""
+    return [option(f"--{name.replace('_', '-')}", type=RUN_SETTINGS[name][0],
+                   metavar="N" if RUN_SETTINGS[name][0] is whole else None,
+                   help=f"{RUN_SETTINGS[name][1]} (default: {defaults.get(name, default)})",
                    choices=["constant", "cosine"] if name == "schedule" else None)
             for name in names]
 
 
-NAMES = ", ".join(tasks.names())
-TASKS = option("tasks", nargs="*", metavar="TASK", help=f"{NAMES}, or FILE.py:CLASS, your own task")
+TASK_NAMES = ", ".join(tasks.names())
+TASKS = option("tasks", nargs="*", metavar="TASK",
+               help=f"{TASK_NAMES}, or FILE.py:CLASS, your own task")
 # The help of each option of a task.
 TASK_OPTIONS = {
     "n": "bits in a string", "strings": "strings to remember",
@@ -189,10 +190,10 @@ def add_options(sub, run, argv):
     more = sub.add_argument_group("more options")
     is_long = getattr(run, "epilog", None) is TRUNKS
     is_all = "--help-all" in argv
-    for one in run.options:
-        options = one if isinstance(one, list) else [one]
-        target = sub.add_mutually_exclusive_group() if isinstance(one, list) else (
-            more if one.is_rare else sub)
+    for entry in run.options:
+        options = entry if isinstance(entry, list) else [entry]
+        target = sub.add_mutually_exclusive_group() if isinstance(entry, list) else (
+            more if entry.is_rare else sub)
         for flags, settings, is_rare in options:
             if settings.get("nargs") == "+" and flags[0].startswith("-"):
                 settings = settings | {"action": Extend}
@@ -258,7 +259,7 @@ def task_names(args, default=None):
     """Return the tasks that the command line names, at least one."""
     named = args.tasks or ([default] if default else [])
     if not named:
-        raise ValueError(f"no TASK given: expected one of {NAMES}, or FILE.py:CLASS")
+        raise ValueError(f"no TASK given: expected one of {TASK_NAMES}, or FILE.py:CLASS")
     return named
 
 

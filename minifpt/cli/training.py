@@ -18,7 +18,7 @@ from . import options as shared
 from .formatting import print_rows, say
 from .options import option, takes
 
-SOLVED = 0.95                                             # accuracy at which a task is solved
+SOLVED_ACCURACY = 0.95                                    # `train` names the first step that has it
 
 
 def new_folder(task):
@@ -50,10 +50,8 @@ def wrong_loss(task):
                            (rng.standard_normal((2, task.output_tokens, task.output_dim)),),
                            eps=1e-3, tolerance=0.01, elementwise=0, directions=2, far=None)
         return "" if report else report.notes[0]
-    except ValueError as e:
+    except Exception as e:
         return str(e) if str(e).startswith("gradcheck: ") else ""
-    except Exception:
-        return ""
 
 
 @takes(
@@ -87,19 +85,19 @@ def train(args):
     if ".py:" in name and not args.resume and (message := wrong_loss(task)):
         print(f"{name}: the gradient of its loss is wrong: {message} (docs/guide/task.md: check "
               "it)", file=sys.stderr)
-    settings = shared.given_options(args, *shared.RUN)
+    settings = shared.given_options(args, *shared.RUN_SETTINGS)
     if args.test_examples is not None:
         settings["last_test"] = args.test_examples
-    with own.using(args.functional, args.skip_check) if args.functional else nullcontext() as mine:
-        if mine and not mine.functions:
-            raise ValueError(f"{mine.path}: none of its functions is written, so the run would use "
+    with own.using(args.functional, args.skip_check) if args.functional else nullcontext() as file:
+        if file and not file.functions:
+            raise ValueError(f"{file.path}: none of its functions is written, so the run would use "
                              "minifpt's only; 'minifpt check' names the first to write")
-        for r in mine.wrong if mine else ():
-            print(f"{mine.path}: {r.name} is wrong. {r.hint}", file=sys.stderr)
+        for r in file.wrong if file else ():
+            print(f"{file.path}: {r.name} is wrong. {r.hint}", file=sys.stderr)
         model, history = experiments.run(
             task, args.model, out, freeze=args.freeze, adapt=args.adapt, start=args.start,
             seed=args.seed, resume=args.resume, source=name,
-            checkpoint_every=args.checkpoint_every, config=mine and mine.settings,
+            checkpoint_every=args.checkpoint_every, config=file and file.settings,
             **settings)
     last = history[-1]
     total, trained = (sum(n) for n in zip(*model.counts(task.tokens).values(), strict=True))
@@ -109,19 +107,20 @@ def train(args):
     is_whole = not args.test_examples and last["step"] == (
         args.steps or tasks.defaults_of(task)["steps"])
     test_set = tasks.member(task, "test_set")() if is_whole else None
-    n = (f"{len(test_set[0])} examples" if test_set else
-         f"{args.test_examples or training.__kwdefaults__['test_examples']} random examples")
-    solved = next((row["step"] for row in history if row["test_accuracy"] >= SOLVED), None)
-    say(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({n}) after "
+    examples = (
+        f"{len(test_set[0])} examples" if test_set else
+        f"{args.test_examples or training.__kwdefaults__['test_examples']} random examples")
+    solved = next((row["step"] for row in history if row["test_accuracy"] >= SOLVED_ACCURACY), None)
+    say(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({examples}) after "
         f"{last['step']} steps, {last['seconds']:.0f} s"
-        + ("\n" if solved is None else f"\n{100 * SOLVED:.0f} % after {solved} steps; ")
+        + ("\n" if solved is None else f"\n{100 * SOLVED_ACCURACY:.0f} % after {solved} steps; ")
         + f"{trained:,} of {total:,} parameters trained"
         f"\n{out}: config.json metrics.csv checkpoint.npz curves.png")
-    if mine:
-        say(f"{mine.path}: {len(mine.calls)} of its functions ran, {mine.calls.total():,} times, "
+    if file:
+        say(f"{file.path}: {len(file.calls)} of its functions ran, {file.calls.total():,} times, "
             "not counting calls within the file")
-        if uncalled := [name for name in mine.functions if name not in mine.calls]:
-            say(f"{mine.path}: this model never called {', '.join(uncalled)}")
+        if uncalled := [name for name in file.functions if name not in file.calls]:
+            say(f"{file.path}: this model never called {', '.join(uncalled)}")
     print(f"next: minifpt report {shlex.quote(str(out))}")
 
 

@@ -16,8 +16,8 @@ from . import options as shared
 from .formatting import print_rows, say
 from .options import option, takes
 
-LANGUAGE_MODEL = option("--model", default=shared.MODEL_NAME, metavar="NAME|PATH",
-                        help=f"a language model (default: {shared.MODEL_NAME})")
+LANGUAGE_MODEL = option("--model", default=shared.DEFAULT_MODEL, metavar="NAME|PATH",
+                        help=f"a language model (default: {shared.DEFAULT_MODEL})")
 
 
 @takes()

@@ -37,9 +37,9 @@ from .rewriting import rewrite
 EXERCISES = {}                                            # name -> Exercise
 PASSED, WRONG, NOT_WRITTEN = "passed", "not right yet", "not answered yet"
 SECONDS = 20                                              # limit of one function
-SMALLEST = 1e-30                                          # smaller numbers are rounding alone
+MIN_SCALE = 1e-30                                         # smaller numbers are rounding alone
 DRAWS = 3                                                 # how often each is drawn anew
-SHORT = {*"a add all an at do in it no not of one the two you".split()}
+SHORT_WORDS = {*"a add all an at do in it no not of one the two you".split()}
 
 
 @dataclass
@@ -122,6 +122,11 @@ class Exercise:
             case.exercise = self
             yield case
 
+    @property
+    def lesson(self):
+        """The number of its lesson, from the name of the module that holds it."""
+        return int(self.draw.__module__[-2:])
+
     @functools.cached_property
     def wrong_answers(self):
         """Return [(hint, function)]: each mistake as an answer to the exercise."""
@@ -133,6 +138,7 @@ class Exercise:
         return self._answers(self.refused)
 
     def _answers(self, mistakes):
+        """Return [(hint, function)] of {hint: mistake}."""
         answers = []
         for hint, ways in mistakes.items():
             for way in ways if isinstance(ways, list) else [ways]:
@@ -154,9 +160,13 @@ class Result:
     status: str
     hint: str = ""
 
+    @property
+    def mark(self):
+        """A tick, a cross, or a dot for a function that is not written."""
+        return {PASSED: "\u2713", NOT_WRITTEN: "\u00b7"}.get(self.status, "\u2717")
+
     def __str__(self):
-        mark = {PASSED: "\u2713", NOT_WRITTEN: "\u00b7"}.get(self.status, "\u2717")
-        return f"{mark} {self.name}: {self.status}" + (f". {self.hint}" if self.hint else "")
+        return f"{self.mark} {self.name}: {self.status}" + (f". {self.hint}" if self.hint else "")
 
 
 def exercise(solution, mistakes=None, refused=None, about="", rtol=1e-6):
@@ -165,12 +175,11 @@ def exercise(solution, mistakes=None, refused=None, about="", rtol=1e-6):
     """
     def register(draw):
         name = solution.__name__
-        known = EXERCISES.get(name)
-        if known and "__main__" not in (draw.__module__, known.draw.__module__):
+        namesake = EXERCISES.get(name)
+        if namesake and "__main__" not in (draw.__module__, namesake.draw.__module__):
             raise ValueError(f"exercise: '{name}' exists twice")
-        if not known or draw.__module__ != "__main__":    # the lesson's file, run as a program
+        if not namesake or draw.__module__ != "__main__":    # the lesson's file, run as a program
             EXERCISES[name] = Exercise(solution, mistakes or {}, refused or {}, draw, about, rtol)
-            EXERCISES[name].__module__ = draw.__module__
         return draw
     return register
 
@@ -194,14 +203,14 @@ def require(name, answer):
 
 def check_solutions(scope):
     """Check the solutions among the names of a lesson's file."""
-    _load()
+    load_exercises()
     for name in filter(EXERCISES.__contains__, list(scope)):
         check(name, scope[name])
 
 
 def examine(name, answer, seed=None):
     """Check as :func:`check` does, but return a :class:`Result`; ``seed`` fixes the numbers."""
-    _load()
+    load_exercises()
     if not isinstance(name, str) or name not in EXERCISES:
         raise ValueError(f"check: no exercise {name!r:.60}, there are {', '.join(EXERCISES)}")
     if answer is ... or answer is None:
@@ -295,15 +304,15 @@ def ask(function, case):
         raise Wrong("It returns complex numbers: a root or a power of a negative number?")
     if callable(case.answer):
         try:
-            right = bool(case.answer(output))
+            is_right = bool(case.answer(output))
         except Wrong:
             raise
         except Exception:                                 # an output of the wrong kind
-            right = False
+            is_right = False
     else:
-        right = _same(output, case.answer, case.rtol)
-    if not right:
-        raise Wrong(_hint(output, case))
+        is_right = same(output, case.answer, case.rtol)
+    if not is_right:
+        raise Wrong(hint_of(output, case))
     for name, before, after in zip(case.names, case.args, args, strict=True):
         if not _unchanged(after, before):
             raise Wrong("The value is right, but your function changes one of its arguments in "
@@ -313,21 +322,21 @@ def ask(function, case):
 def mistake_of(output, case):
     """Return the hint for the mistake with this output, or ``None``; two may agree by chance."""
     return next((_sentence(hint, case.names) for rtol in (min(1e-10, case.rtol), case.rtol)
-                 for hint, mistake in case.wrong_outputs if _same(output, mistake, rtol)), None)
+                 for hint, mistake in case.wrong_outputs if same(output, mistake, rtol)), None)
 
 
-def _hint(output, case):
+def hint_of(output, case):
     """Return the hint for the mistake that the output looks like."""
     mistakes = [] if callable(case.answer) else case.wrong_outputs
     if mistakes and (hint := mistake_of(output, case)):
         return hint
     for hint, mistake in mistakes:                        # beside another mistake
-        if any(not np.isscalar(b) and _same(a, b, case.rtol) and not _same(b, c, case.rtol)
+        if any(not np.isscalar(b) and same(a, b, case.rtol) and not same(b, c, case.rtol)
                for a, b, c in _parts(output, mistake, case.answer)):
             return _sentence(hint)                        # numbers may agree by chance
     for hint, mistake in case.mistakes.items():
         with contextlib.suppress(Exception):              # a predicate on an odd output
-            if mistake(output) if callable(mistake) else _same(output, mistake, case.rtol):
+            if mistake(output) if callable(mistake) else same(output, mistake, case.rtol):
                 return _sentence(hint, case.names)
     for hint, mistake in mistakes:                        # with other numbers
         with contextlib.suppress(Exception):              # an output that has no shape
@@ -352,7 +361,7 @@ def _sentence(hint, names=()):
     """Return a hint as a sentence: a symbol at its beginning (``dA``, ``w``) stays as it is, and so
     does an argument, one of ``names``."""
     word = re.match(r"[a-z]+(?=[ ,'])", hint)
-    if word and word[0] not in names and (len(word[0]) > 3 or word[0] in SHORT):
+    if word and word[0] not in names and (len(word[0]) > 3 or word[0] in SHORT_WORDS):
         hint = hint[0].upper() + hint[1:]
     return hint if hint.endswith(("?", ".")) else hint + "."
 
@@ -373,7 +382,7 @@ def _general_hint(output, case):
         if n != len(case.answer):
             return f"Return {len(case.answer)} values; yours returns {n}."
         for i, (a, b) in enumerate(zip(output, case.answer, strict=True)):
-            if not _same(a, b, case.rtol):
+            if not same(a, b, case.rtol):
                 hint = _general_hint(a, replace(case, answer=b))
                 return f"Value {i + 1} of {len(case.answer)}: {hint}"
     if not _is_numeric(case.answer):
@@ -390,22 +399,22 @@ def _general_hint(output, case):
         return case.about
     if not a.any() and b.any():
         return "The result is 0 everywhere."
-    if _same(-a, b, case.rtol):
+    if same(-a, b, case.rtol):
         return "The sign is the other way round."
-    if a.ndim == 2 and a.shape[0] == a.shape[1] and _same(a.T, b, case.rtol):
+    if a.ndim == 2 and a.shape[0] == a.shape[1] and same(a.T, b, case.rtol):
         return "Rows and columns are exchanged: a transpose is missing or too many."
     factor = float((a * b).sum() / (b * b).sum()) if b.any() else 0.0
-    if a.size > 1 and factor > 0 and abs(factor - 1) > 0.01 and _same(a, factor * b, case.rtol):
+    if a.size > 1 and factor > 0 and abs(factor - 1) > 0.01 and same(a, factor * b, case.rtol):
         return (f"All entries are {factor:.4g} times as large as they should be: look for a "
                 "constant factor, a sum for a mean or a mean for a sum.")
     i = np.unravel_index(np.argmax(np.abs(a - b)), a.shape)
     where = f"at [{', '.join(map(str, i))}] " * bool(i)
-    known = case.exercise and not case.exercise.is_file
-    given = f", with {_described(case.names, case.args)}" if known else ""
+    is_function = case.exercise and not case.exercise.is_file
+    arguments = f", with {_described(case.names, case.args)}" if is_function else ""
     a, b = a[i], b[i]
     start = max(4, len(f"{abs(b):.0f}"))                  # 186620, not 1.866e+05
     digits = next((n for n in range(start, 17) if f"{a:.{n}g}" != f"{b:.{n}g}"), 17)
-    return f"{case.about} The largest difference{given}: {where}yours is {a:.{digits}g}, " \
+    return f"{case.about} The largest difference{arguments}: {where}yours is {a:.{digits}g}, " \
            f"it should be {b:.{digits}g}.".lstrip()
 
 
@@ -423,9 +432,9 @@ def _shape_hint(shape, expected, is_tuple):
     return f"{text}."
 
 
-def _same(a, b, rtol):
+def same(a, b, rtol):
     """Return whether numbers, arrays, texts or tuples of them are equal up to ``rtol`` of b's
-    largest entry, or of 1 where that is below ``SMALLEST``.  For a tuple, an array or a list of
+    largest entry, or of 1 where that is below ``MIN_SCALE``.  For a tuple, an array or a list of
     texts in b, a may have any of them."""
     if isinstance(a, str) or isinstance(b, str):
         return isinstance(a, str) and isinstance(b, str) and a == b
@@ -434,7 +443,7 @@ def _same(a, b, rtol):
             a = tuple(a)
         except TypeError:
             return False
-        return len(a) == len(b) and all(_same(x, y, rtol) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(same(x, y, rtol) for x, y in zip(a, b, strict=True))
     if not _is_numeric(a) or not _is_numeric(b):
         return type(a) is type(b) and np.array_equal(a, b)
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
@@ -442,7 +451,7 @@ def _same(a, b, rtol):
         return False
     finite = b[np.isfinite(b)]
     scale = float(np.abs(finite).max()) if finite.size else 0.0
-    scale = scale if scale > SMALLEST else 1.0
+    scale = scale if scale > MIN_SCALE else 1.0
     with np.errstate(invalid="ignore"):                   # inf - inf
         return bool(((np.abs(a - b) <= rtol * scale) | (a == b) | (a != a) & (b != b)).all())
 
@@ -457,7 +466,7 @@ def _is_numeric(a):
 
 def close_to(*values, rtol=1e-5):
     """Return a mistake's function: whether an output is close to one of ``values``."""
-    return lambda output: any(_same(output, value, rtol) for value in values)
+    return lambda output: any(same(output, value, rtol) for value in values)
 
 
 def either(*mistakes):
@@ -491,11 +500,11 @@ def _unchanged(a, b):
     if isinstance(b, dict):
         return [*a] == [*b] and all(map(_unchanged, a.values(), b.values()))
     if isinstance(b, (np.ndarray, str, int, float)):
-        return _same(a, b, 1e-12)
+        return same(a, b, 1e-12)
     return True
 
 
-def _describe(x):
+def describe(x):
     """Describe a value: an array by its shape, a long list by its length."""
     if isinstance(x, np.ndarray):
         return str(x.shape)
@@ -509,11 +518,12 @@ def _describe(x):
 
 
 def _described(names, values):
-    return ", ".join(f"{n} {_describe(x)}" for n, x in zip(names, values, strict=True))
+    """Return names with their values, described, as text."""
+    return ", ".join(f"{n} {describe(x)}" for n, x in zip(names, values, strict=True))
 
 
 @functools.cache
-def _load():
+def load_exercises():
     """Run every lesson's file of solutions, so that its exercises are known."""
     for notebook in sorted(lessons_folder().glob("[0-9][0-9]_*.ipynb")):
         name = f"{__name__}.lesson_{notebook.stem[:2]}"

@@ -18,7 +18,7 @@ import textwrap
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
-from ..files import one_line, read_json, read_text
+from ..files import one_line, read_json
 from . import (
     EXERCISES,
     NOT_WRITTEN,
@@ -26,8 +26,8 @@ from . import (
     SECONDS,
     WRONG,
     Result,
-    _load,
     examine,
+    load_exercises,
     operations,
     own,
 )
@@ -140,8 +140,8 @@ def load_notebook(path, stuck):
     exercise needs is run."""
     cells = code_cells(path)
     statements, unreadable = statements_of(cells)
-    _load()
-    lesson_of = {name: int(e.__module__[-2:]) for name, e in EXERCISES.items()}
+    load_exercises()
+    lesson_of = {name: exercise.lesson for name, exercise in EXERCISES.items()}
     checked = re.findall(r'\b(?:check|require)\("(\w+)"', "\n".join(cells))
     functions = [s.name for s in statements if isinstance(s, ast.FunctionDef)]
     names = {*EXERCISES} & {*checked} or {*EXERCISES} & {*functions, *unreadable}
@@ -196,6 +196,7 @@ def statements_of(cells):
 
 
 def code_of(statement):
+    """Return the code object of a statement."""
     return compile(ast.Module([statement], []), "notebook", "exec")
 
 
@@ -224,13 +225,6 @@ def needed(name, statements):
 
 
 # ---------------------------------------------------------------------------------- tables
-
-
-def check_table(table):
-    """Raise ``ValueError`` for a file that :func:`append_row` did not write."""
-    if table.exists() and read_text(table).partition("\n")[0] != ",".join(COLUMNS):
-        raise ValueError(f"{table} is there already, and 'minifpt check' did not write it: "
-                         "choose another name")
 
 
 def append_row(table, file, checked, error=""):

@@ -65,13 +65,13 @@ def reveal(guess, answer, unit=""):
         guess = guess.strip().removesuffix(unit).strip()
         with contextlib.suppress(ValueError):
             guess = float(guess) if isinstance(answer, numbers.Real) else guess
-    number = isinstance(guess, numbers.Real) and isinstance(answer, numbers.Real)
-    same = np.isclose(guess, answer, rtol=0.05) if number else (
+    are_numbers = isinstance(guess, numbers.Real) and isinstance(answer, numbers.Real)
+    is_right = np.isclose(guess, answer, rtol=0.05) if are_numbers else (
         str(guess).strip().lower() == str(answer).strip().lower())
     text = f"Your guess: {words(guess)}. Answer: {words(answer)}"
-    if same:
+    if is_right:
         print(f"{text}: right.")
-    elif number and guess > 0 and answer > 0 and not 0.5 < guess / answer < 2:
+    elif are_numbers and guess > 0 and answer > 0 and not 0.5 < guess / answer < 2:
         print(f"{text}: off by a factor of {max(guess / answer, answer / guess):.2g}.")
     else:
         print(f"{text}.")
@@ -206,6 +206,7 @@ def few_colours(image):
 
 
 def _display(data, metadata):
+    """Show {MIME type: text} in a notebook; do nothing elsewhere."""
     try:
         from IPython import get_ipython
         from IPython.display import display

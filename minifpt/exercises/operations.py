@@ -17,14 +17,26 @@ from .. import functional as F
 from .. import tracing
 from ..examples import examples, fresh
 from ..files import one_line
-from . import NOT_WRITTEN, WRONG, Case, Exercise, Result, Wrong, ask_all, mistake_of, result_of
-from . import _describe as describe
-from . import _hint as hint_of
-from . import _same as same
+from . import (
+    NOT_WRITTEN,
+    WRONG,
+    Case,
+    Exercise,
+    Result,
+    Wrong,
+    ask_all,
+    describe,
+    hint_of,
+    mistake_of,
+    result_of,
+    same,
+)
 from .mistakes import MISTAKES
 
 CALLS = {"attention": ("softmax", "dropout"), "cross_entropy": ("log_sum_exp",)}
+# Inputs whose first axis is the batch.
 BATCHES = "x", "qkv", "q", "k", "v", "ids", "logits", "targets", "gate", "up", "branch"
+# operation -> the hint for the calls of :func:`far`.
 FAR = {"layer_norm": "Here the mean is large beside the spread, and E[x^2] - E[x]^2 loses its "
                      "digits: subtract the mean first, then take the mean of the squares.",
        "relu": "Here some x are 0, or nearly 0.",
@@ -44,8 +56,9 @@ def questions(op, rng):
         names, inputs, strict=False)), options) for inputs, options in near[:1]]
     n = len(near[0][0]) * ("need" in names)
     needs = [(near[0][0], near[0][1] | {"need": tuple(i == j for j in range(n))}) for i in range(n)]
-    return [(*call, about) for calls, about in ((near, ""), (far(op, rng), FAR.get(op, "")), (
-        tenfold + single + needs, "")) for call in calls]
+    extreme = [(*call, FAR.get(op, "")) for call in far(op, rng)]
+    return [(*call, "") for call in near] + extreme + [
+        (*call, "") for call in tenfold + single + needs]
 
 
 def far(op, rng):
@@ -70,17 +83,17 @@ def far(op, rng):
 # ----------------------------------------------------------------------------- the check
 
 
-def examine(mine, name, seed=None):
+def examine(answers, name, seed=None):
     """Return the :class:`Result` of one of a reader's functions, {name: function}; ``seed``
     fixes the numbers."""
-    if name not in mine:
+    if name not in answers:
         return Result(name, NOT_WRITTEN)
-    with standing_in({"dropout": masks_of(mine["dropout"])} if "dropout" in mine else {}):
-        result = result_of(OPERATIONS[name], mine[name], mine, np.random.default_rng(seed))
+    with standing_in({"dropout": masks_of(answers["dropout"])} if "dropout" in answers else {}):
+        result = result_of(OPERATIONS[name], answers[name], answers, np.random.default_rng(seed))
     if result.status == WRONG:
         op = name.removesuffix("_backward")
-        for inner in halves(mine, CALLS.get(op, ())):     # a forward pass calls no backward pass
-            if (op != name or inner in CALLS[op]) and examine(mine, inner, seed).status == WRONG:
+        for inner in halves(answers, CALLS.get(op, ())):     # a forward pass calls no backward pass
+            if (op != name or inner in CALLS[op]) and examine(answers, inner, seed).status == WRONG:
                 return Result(name, WRONG, f"Mend {inner} first, if yours calls it. {result.hint}")
     return result
 
@@ -94,9 +107,9 @@ def standing_in(functions):
         yield
 
 
-def halves(mine, ops):
+def halves(answers, ops):
     """Return the reader's functions among some operations and their backward passes."""
-    return [name for op in ops for name in (op, f"{op}_backward") if name in mine]
+    return [name for op in ops for name in (op, f"{op}_backward") if name in answers]
 
 
 def masks_of(dropout):
@@ -137,25 +150,25 @@ def are_float32(values, names):
     return True
 
 
-def forward(op, mine, rng):
+def forward(op, answers, rng):
     """Yield the cases of a forward pass.  Raises :class:`Wrong` if the library's functions cannot
     stand in for those that belong to it and are not written."""
-    known = inspect.signature(mine[op]).parameters        # attention may have no bias
+    parameters = inspect.signature(answers[op]).parameters
     for inputs, options, about in questions(op, rng):
-        if "bias" in options and "bias" not in known:
+        if "bias" in options and "bias" not in parameters:     # attention may have none
             continue
-        zero = op == "dropout" and not options["p"]       # draws nothing
-        if zero:
+        where, answer = "", None
+        if op == "dropout" and options["p"]:
+            answer = is_dropout(answers[op], *inputs, **options)
+        elif op == "dropout":                             # draws nothing
             inputs, options = (*inputs, 0.0, None), {}
-        rest = {"options": options, "take": y_of,
-                "where": "With p = 0, y is x, and rng may be None. " * zero}
-        yield Case(inputs, is_dropout(mine[op], *inputs, **options) if op == "dropout" and options
-                   else None, about=about, **rest)
+            where = "With p = 0, y is x, and rng may be None. "
+        yield Case(inputs, answer, about=about, options=options, take=y_of, where=where)
         if "past" not in options:
             yield Case(tuple(in_float32(inputs)), lambda y: are_float32([y], ["y"]),
-                       **rest | {"options": in_float32(options)})
-    if f"{op}_backward" not in mine and op != "residual":
-        fits(mine, op, op, rng)
+                       options=in_float32(options), take=y_of, where=where)
+    if f"{op}_backward" not in answers and op != "residual":
+        fits(answers, op, op, rng)
 
 
 def is_dropout(dropout, x, p, rng):
@@ -174,9 +187,9 @@ def is_dropout(dropout, x, p, rng):
         if any(n > 1 and (is_kept == is_kept.take([0], axis)).all()
                for axis, n in enumerate(x.shape)):
             raise Wrong("Whole rows or columns are dropped together: draw a number for each entry.")
-        again, other = (dropout(x.copy(), **fresh({"p": p, "rng": seed}))[0]
-                        for seed in (rng, rng + 1))
-        if not np.array_equal(y, again) or np.array_equal(y, other):
+        same_seed, other_seed = (dropout(x.copy(), **fresh({"p": p, "rng": seed}))[0]
+                                 for seed in (rng, rng + 1))
+        if not np.array_equal(y, same_seed) or np.array_equal(y, other_seed):
             raise Wrong("Draw from rng, the generator that is passed.")
         return True
     return is_right
@@ -208,37 +221,37 @@ def gradients(op, inputs, result, need=None):
     return tuple(compress(values, need)), [*compress(names, need)]
 
 
-def fits(mine, op, written, rng):
+def fits(answers, op, written, rng):
     """Raise :class:`Wrong` if the gradients of ``op`` are wrong when the library's functions stand
     in for those that the reader has not written.  ``written`` is the reader's operation that is to
     blame: ``op``, or an operation that ``op`` calls."""
-    mine = {name: mine[name] for name in halves(
-        mine, (op, *CALLS.get(op, ())) if written == op else (written,))}
+    answers = {name: answers[name] for name in halves(
+        answers, (op, *CALLS.get(op, ())) if written == op else (written,))}
     for inputs, options in examples(op, rng):
         y, right_cache = vars(F)[op](*inputs, **fresh(options))
         dy = rng.standard_normal(np.shape(y)) if np.ndim(y) else 0.7
         right, names = gradients(op, inputs, vars(F)[f"{op}_backward"](dy, right_cache))
         try:
-            with standing_in(mine):
-                ahead, back = vars(F)[op], vars(F)[f"{op}_backward"]
-                result = back(dy, ahead(*inputs, **fresh(options))[1])
-                y, cache = ahead(*in_float32(inputs), **fresh(options))
-                in_short = back(np.ones_like(y) if np.ndim(y) else 0.7, cache)
+            with standing_in(answers):
+                run_forward, run_backward = vars(F)[op], vars(F)[f"{op}_backward"]
+                result = run_backward(dy, run_forward(*inputs, **fresh(options))[1])
+                y, cache = run_forward(*in_float32(inputs), **fresh(options))
+                short_result = run_backward(np.ones_like(y) if np.ndim(y) else 0.7, cache)
             why = next((f"{n} is wrong" for n, a, b in zip(
                 names, gradients(op, inputs, result)[0], right, strict=True)
                 if not same(a, b, 1e-6)), "")
-            grads, _ = gradients(op, inputs, in_short)
+            grads, _ = gradients(op, inputs, short_result)
         except Exception as e:
             why = f"it raised {one_line(e)}"
         if why and written != op:
             inputs, options = examples(written, rng)[0]
-            slots_of = vars(F)[written](*inputs, **fresh(options))[1]
+            right_cache = vars(F)[written](*inputs, **fresh(options))[1]
             raise Wrong(f"It fits your {written}, but the library's {op} calls both, and {why}. "
-                        f"As long as that is the library's, keep to {slots(slots_of)}.")
+                        f"As long as that is the library's, keep to {slots(right_cache)}.")
         if why:
-            other = other_cache(mine, op, inputs, options)
+            difference = cache_difference(answers, op, inputs, options)
             raise Wrong(f"y is right, but {op}_backward is not written yet, and the library's, "
-                        f"which stands in, cannot read your cache: {other or f'{why}.'}")
+                        f"which stands in, cannot read your cache: {difference or f'{why}.'}")
         are_float32(grads, [f"{n} (by the library's {op}_backward, from your cache)"
                             for n in names])
 
@@ -248,66 +261,68 @@ def slots(cache):
     return f"{type(cache).__name__}({', '.join(cache._fields)})"
 
 
-def other_cache(mine, op, inputs, options):
-    """Describe in which slots the reader's cache differs from the library's."""
+def cache_difference(answers, op, inputs, options):
+    """Return in which slots the reader's cache differs from the library's, as text, or ""."""
     right = vars(F)[op](*inputs, **fresh(options))[1]
-    mine = mine[op](*copy.deepcopy(inputs), **fresh(options))[1]
-    if getattr(mine, "_fields", None) != right._fields and not (
-            isinstance(mine, tuple) and len(mine) == len(right)):
-        return f"expected {slots(right)}, yours is {describe(mine)}."
+    cache = answers[op](*copy.deepcopy(inputs), **fresh(options))[1]
+    if getattr(cache, "_fields", None) != right._fields and not (
+            isinstance(cache, tuple) and len(cache) == len(right)):
+        return f"expected {slots(right)}, yours is {describe(cache)}."
     differences = []
-    for name, a, b in zip(right._fields, mine, right, strict=True):
+    for name, a, b in zip(right._fields, cache, right, strict=True):
         if not same(a, b, 1e-9):
             a, b = describe(a), describe(b)
             differences.append(f"{name} is {a}, " + (
                 f"expected {b}" if a != b else "with other values than the library's"))
-    if not differences and type(mine) is tuple:
+    if not differences and type(cache) is tuple:
         return f"return {slots(right)} by that name, not a plain tuple."
     return f"in {slots(right)}, {'; '.join(differences)}." if differences else ""
 
 
-def backward(op, mine, rng):
+def backward(op, answers, rng):
     """Yield the cases of a backward pass: from the cache of the reader's forward pass, or of the
     library's if the reader's is wrong or not written.  Raises :class:`Wrong` if it does not fit
     the library's functions that call it."""
     def stand_in(*inputs, **options):                     # the library's, calling the reader's
-        with standing_in({name: mine[name] for name in halves(mine, CALLS.get(op, ()))}):
+        with standing_in({name: answers[name] for name in halves(answers, CALLS.get(op, ()))}):
             return vars(F)[op](*inputs, **options)
 
-    ahead, where = stand_in, ""
-    if op in mine:
+    run_forward, where = stand_in, ""
+    if op in answers:
         try:
-            ask_all(OPERATIONS[op], mine[op], mine, np.random.default_rng(rng.integers(1 << 30)))
-            ahead = mine[op]
+            ask_all(OPERATIONS[op], answers[op], answers,
+                    np.random.default_rng(rng.integers(1 << 30)))
+            run_forward = answers[op]
         except Wrong:
-            ahead = vars(F)[op]
+            run_forward = vars(F)[op]
             where = f"Mend {op} first: it is wrong, and this was held against the library's. "
         except NotImplementedError:
             pass
-    is_mine = ahead is mine.get(op)
-    known = inspect.signature(ahead).parameters if is_mine else ()
+    is_readers = run_forward is answers.get(op)
+    parameters = inspect.signature(run_forward).parameters if is_readers else ()
     calls = [call for call in questions(op, rng) if "past" not in call[1]
-             and (is_mine or "need" not in call[1])       # as it runs, beside the library's
-             and ("bias" not in call[1] or "bias" in known)]
-    for call, other in zip(calls, [*calls[1:], calls[0]], strict=True):
+             and (is_readers or "need" not in call[1])    # as it runs, beside the library's
+             and ("bias" not in call[1] or "bias" in parameters)]
+    for call, next_call in zip(calls, [*calls[1:], calls[0]], strict=True):
         with_need = f"With need = {call[1].get('need')}: " * ("need" in call[1])
-        yield from one_backward(mine, op, ahead, *call, other, where or with_need, rng)
+        yield from one_backward(answers, op, run_forward, *call, next_call[:2],
+                                where or with_need, rng)
     for caller in CALLS:
-        if not where and op in CALLS[caller] and not {caller, f"{caller}_backward"} <= set(mine):
-            fits(mine, caller, op, rng)
+        if not where and op in CALLS[caller] and not {caller, f"{caller}_backward"} <= set(answers):
+            fits(answers, caller, op, rng)
 
 
-def one_backward(mine, op, ahead, inputs, options, about, other, where, rng):
-    """Do as :func:`backward` for one call of the forward pass ``ahead``; the call ``other`` comes
+def one_backward(answers, op, run_forward, inputs, options, about, next_call, where, rng):
+    """Do as :func:`backward` for one call of the forward pass ``run_forward``; ``next_call`` comes
     between two backward passes."""
     name, need = f"{op}_backward", options.get("need")
 
-    def go_ahead(inputs, options):
+    def forward_pass(inputs, options):
         try:
-            return ahead(*copy.deepcopy(inputs), **fresh(options))
+            return run_forward(*copy.deepcopy(inputs), **fresh(options))
         except Exception as e:
             raise Wrong(f"{where}{op} raised {one_line(e)}.") from None
-    y, cache = go_ahead(inputs, options)
+    y, cache = forward_pass(inputs, options)
     right_cache = vars(F)[op](*inputs, **fresh(options))[1]
     dy = rng.standard_normal(np.shape(y)) if np.ndim(y) else 0.7
     if op == "residual":                                  # what came back through the branch
@@ -328,35 +343,35 @@ def one_backward(mine, op, ahead, inputs, options, about, other, where, rng):
         if shapes != expected and sorted(shapes) == sorted(expected):
             raise Wrong(f"Return the gradients in the order of the inputs: {', '.join(names)}.")
         hints = {}                                        # hint -> the gradients that it is for
-        known = Case((dy, right_cache), exercise=None if need else OPERATIONS[name], take=take,
-                     rtol=1e-6, about=about)
-        whole = mistake_of(grads, known)
-        for i, (n, grad, good) in enumerate(zip(names, grads, right, strict=True)):
-            if not same(grad, good, 1e-6):
-                hint = whole or hint_of(grad, replace(
-                    known, answer=good, take=lambda result, i=i: take(result)[i]))
+        case = Case((dy, right_cache), exercise=None if need else OPERATIONS[name], take=take,
+                    rtol=1e-6, about=about)
+        hint_for_all = mistake_of(grads, case)
+        for i, (n, a, b) in enumerate(zip(names, grads, right, strict=True)):
+            if not same(a, b, 1e-6):
+                hint = hint_for_all or hint_of(a, replace(
+                    case, answer=b, take=lambda result, i=i: take(result)[i]))
                 hints.setdefault(hint, []).append(n)
-        texts = [f"{', '.join(some)} {'are' if len(some) > 1 else 'is'} wrong. {hint}"
-                 for hint, some in hints.items()]
-        if ahead is mine.get(op) and op != "residual" and (
-                cache_text := other_cache(mine, op, inputs, options)):
-            texts.append(f"Your cache is another one than the library's: {cache_text}")
+        texts = [f"{', '.join(wrong)} {'are' if len(wrong) > 1 else 'is'} wrong. {hint}"
+                 for hint, wrong in hints.items()]
+        if run_forward is answers.get(op) and op != "residual" and (
+                difference := cache_difference(answers, op, inputs, options)):
+            texts.append(f"Your cache is another one than the library's: {difference}")
         raise Wrong(" ".join(texts))
     yield Case((dy, cache), are_right, take=take, where=where)
     if need:
         return
     if op != "residual":                                  # as where a layer is used twice
-        _, cache = go_ahead(inputs, options)
-        go_ahead(*other[:2])
+        _, cache = forward_pass(inputs, options)
+        forward_pass(*next_call)
     for _ in range(2):
         with suppress(Exception):
-            if same(take(mine[name](dy, cache)), right, 1e-6):
+            if same(take(answers[name](dy, cache)), right, 1e-6):
                 continue
         raise Wrong(f"{where}The gradients change if other calls come before: a backward pass "
                     "reads its cache, not a global variable, and changes neither its cache nor a "
                     "weight.")
     if op != "residual":
-        _, cache = go_ahead(in_float32(inputs), in_float32(options))
+        _, cache = forward_pass(in_float32(inputs), in_float32(options))
     yield Case(tuple(in_float32((dy, cache))), lambda grads: are_float32(grads, names), take=take,
                where=where)
 

@@ -160,21 +160,21 @@ def solution():
 # ----------------------------------------------------------------------------- loading
 
 
-class Own:
+class ReaderFile:
     """A reader's file that was run: ``functions`` {name: function} are the written ones,
     ``settings`` are for a run's ``config.json``, ``calls`` counts the calls within ``using``, and
     ``wrong`` holds the results of the wrong functions."""
 
     def __init__(self, path, text):
         self.path = Path(path)
-        functions = hashlib.sha256(text.encode()).hexdigest()[:16]
-        self.settings = {"functional": str(path), "fingerprint": {"functions": functions}}
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        self.settings = {"functional": str(path), "fingerprint": {"functions": digest}}
         self.calls, self.functions, self.wrong = Counter(), {}, []
 
 
 def load(path):
-    """Run a reader's file; return its :class:`Own`.  Raises ``ValueError`` of one line for a file
-    that cannot be read, or that raises an error."""
+    """Run a reader's file; return its :class:`ReaderFile`.  Raises ``ValueError`` of one line for a
+    file that cannot be read, or that raises an error."""
     path, text = Path(path), read_text(Path(path))
     try:
         stubs = {name: is_stub(node) for name, node in functions_of(text).items()}
@@ -183,7 +183,7 @@ def load(path):
         where = f", line {e.lineno}" if getattr(e, "lineno", None) else ""
         raise ValueError(f"{path}{where}: not Python ({getattr(e, 'msg', None) or one_line(e)})"
                          ) from None
-    reader, module = Own(path, text), types.ModuleType("minifpt_own")
+    reader, module = ReaderFile(path, text), types.ModuleType("minifpt_own")
     sys.modules[module.__name__] = module                 # as dataclasses expect
     module.__file__ = str(path)
     try:
@@ -191,12 +191,12 @@ def load(path):
     except (Exception, SystemExit) as e:
         _, line = lines_of(e, code)
         raise ValueError(f"{path}, line {line}: it raised {one_line(e)} when it was run") from None
-    for name, theirs in vars(F).items():
-        mine = vars(module).get(name)
-        if name in FUNCTIONS and callable(mine) and mine is not theirs and not stubs.get(name):
-            reader.functions[name] = mine
-        elif name in FUNCTIONS or getattr(mine, "_fields", 0) == getattr(theirs, "_fields", None):
-            setattr(module, name, theirs)                 # the library's functions read its caches
+    for name, ours in vars(F).items():
+        theirs = vars(module).get(name)
+        if name in FUNCTIONS and callable(theirs) and theirs is not ours and not stubs.get(name):
+            reader.functions[name] = theirs
+        elif name in FUNCTIONS or getattr(theirs, "_fields", 0) == getattr(ours, "_fields", None):
+            setattr(module, name, ours)                   # the library's functions read its caches
     return reader
 
 
@@ -219,19 +219,19 @@ class Raised(ValueError):
 
 
 @contextmanager
-def using(path, anyway=False, names=FUNCTIONS, checked=None):
+def using(path, skip_check=False, names=FUNCTIONS, checked=None):
     """Let the library run the functions of a reader's file instead of its own within the ``with``,
-    which gives the :class:`Own`.  For functions that are not written, the functions of
+    which gives the :class:`ReaderFile`.  For functions that are not written, the functions of
     ``functional`` run, never the fast ones.
 
     Checks the file first, unless ``checked`` has its :func:`results`, and raises ``ValueError`` for
-    a wrong function, unless ``anyway``.  If a function that is not one of ``names`` is wrong, the
-    library's runs instead, and its partner's.
+    a wrong function, unless ``skip_check``.  If a function that is not one of ``names`` is wrong,
+    the library's runs instead, and its partner's.
     All threads of the process run these functions.  A trace may be opened inside the ``with``.
     """
     checked = checked or results(path)
     mistakes = [r for r in checked if r.status == WRONG and r.name in names]
-    if mistakes and not anyway:
+    if mistakes and not skip_check:
         raise ValueError(f"{path}: {mistakes[0].name} is wrong. {mistakes[0].hint}")
     reader = load(path)
     reader.wrong = mistakes
@@ -245,19 +245,19 @@ def using(path, anyway=False, names=FUNCTIONS, checked=None):
                              "NotImplementedError, so that the library's runs")
     with ExitStack() as undo:
         for op, pair in list(tracing.OPERATIONS.items()):
-            mine = [f.__name__ in reader.functions for f in pair]
-            pair = tuple(_running(reader, *each, mine) for each in zip(pair, mine, strict=True))
+            is_half = sum(f.__name__ in reader.functions for f in pair) == 1
+            pair = tuple(_running(reader, function, is_half) for function in pair)
             undo.enter_context(tracing.swapped(tracing.OPERATIONS, op, pair))
         undo.enter_context(tracing.replaced(lambda op, function, back, original: function))
         yield reader
 
 
-def _running(reader, simple, mine, pair):
-    """Return the function that the library runs: the reader's if it is ``mine``, else that of
-    ``functional``.  If only one of the ``pair`` is the reader's, the caches keep the values that
-    any gradient reads."""
+def _running(reader, simple, is_half):
+    """Return the function that the library runs: the reader's if it is written, else ``simple``,
+    that of ``functional``.  Where the reader wrote only half of a pair, ``is_half``, the caches
+    keep the values that any gradient reads."""
     name, signature = simple.__name__, inspect.signature(simple)
-    function, need = reader.functions[name] if mine else simple, signature.parameters.get("need")
+    function, need = reader.functions.get(name, simple), signature.parameters.get("need")
 
     @functools.wraps(function)
     def run(*args, **kwargs):
@@ -265,9 +265,9 @@ def _running(reader, simple, mine, pair):
         arguments = bound.arguments
         if isinstance(arguments.get("past"), layers.KeyValues):
             arguments["past"] = tracing.earlier_tokens(**arguments)
-        if need and any(pair) and not all(pair):
+        if need and is_half:
             arguments["need"] = (True,) * len(need.default)
-        if mine:
+        if name in reader.functions:
             reader.calls[name] += 1
         try:
             result = function(*bound.args, **bound.kwargs)
@@ -278,7 +278,7 @@ def _running(reader, simple, mine, pair):
         except Raised:
             raise
         except Exception as e:
-            if mine:
+            if name in reader.functions:
                 code = getattr(inspect.unwrap(function), "__code__", None)
                 line = lines_of(e, code)[1] or getattr(code, "co_firstlineno", 0)
                 raise Raised(f"{reader.path}, line {line}: {name} raised {one_line(e)}") from e
@@ -314,9 +314,9 @@ def print_results(checked, lessons, say=print):
         for r in rows:
             if r.status != NOT_WRITTEN:
                 verdict = "done" if r.status == PASSED else f"wrong. {r.hint}"
-                say(f"lesson {lesson:2}  {str(r)[0]} {r.name}: {verdict}")
+                say(f"lesson {lesson:2}  {r.mark} {r.name}: {verdict}")
         if missing := [r for r in rows if r.status == NOT_WRITTEN]:
-            say(f"lesson {lesson:2}  {str(missing[0])[0]} not written: "
+            say(f"lesson {lesson:2}  {missing[0].mark} not written: "
                 f"{', '.join(r.name for r in missing)}")
     mistakes = [r for r in checked if r.status == WRONG]
     last = max((i for i, r in enumerate(checked) if r.status != NOT_WRITTEN), default=-1)

@@ -14,7 +14,7 @@ import textwrap
 from collections import namedtuple
 
 # function: the changed one.  lines: the first and the last line, in the function's file, of the
-# first statement that changes.  text: what stands there instead.
+# statement that changes, for several changes of the last one's.  text: what stands there instead.
 Rewritten = namedtuple("Rewritten", "function lines text")
 
 
@@ -26,10 +26,10 @@ def rewrite(function, *changes):
     tree = ast.parse(textwrap.dedent("".join(lines)))
     tree.body[0].decorator_list = []
     fixed = {*function.__globals__, *vars(builtins)}
-    for i, change in enumerate(changes):
+    for change in changes:
         pattern, _, replacement = change.partition(" -> ")
-        (form,), new = ast.parse(pattern).body, ast.parse(replacement).body
-        if isinstance(form, ast.Expr) and len(new) == 1 and isinstance(new[0], ast.Expr):
+        (form,), code = ast.parse(pattern).body, ast.parse(replacement).body
+        if isinstance(form, ast.Expr) and len(code) == 1 and isinstance(code[0], ast.Expr):
             form = form.value                             # an expression for an expression
         for renames in (False, True):                     # the pattern's own names come first
             places = {node: names for node in ast.walk(tree)
@@ -41,14 +41,12 @@ def rewrite(function, *changes):
         statement = min((s for s in ast.walk(tree) if isinstance(s, ast.stmt)
                          and any(node in places for node in ast.walk(s))),
                         key=lambda s: (hasattr(s, "body"), s.lineno))   # a simple one, if any
-        put = Put(places, new, statement)
-        tree = ast.fix_missing_locations(put.visit(tree))
-        if i == 0:
-            text = put.text
-            place = first + statement.lineno - 1, first + statement.end_lineno - 1
+        replacer = Replacer(places, code, statement)
+        tree = ast.fix_missing_locations(replacer.visit(tree))
     namespace = {}
     exec(compile(tree, f"<{function.__name__}, changed>", "exec"), function.__globals__, namespace)
-    return Rewritten(namespace[function.__name__], place, text)
+    return Rewritten(namespace[function.__name__], (
+        first + statement.lineno - 1, first + statement.end_lineno - 1), replacer.text)
 
 
 def same(form, node, names, fixed, renames):
@@ -70,27 +68,27 @@ def same(form, node, names, fixed, renames):
         for key in form._fields if key != "ctx")
 
 
-def copied(node):
+def copy_of(node):
     """Return a copy of code, of its fields alone: all trees of a process share some nodes, and a
     notebook that has shown an error has put the parents of another tree on these."""
     if isinstance(node, list):
-        return [*map(copied, node)]
+        return [*map(copy_of, node)]
     if not isinstance(node, ast.AST):
         return node
-    fields = {key: copied(value) for key, value in ast.iter_fields(node)}
+    fields = {key: copy_of(value) for key, value in ast.iter_fields(node)}
     return ast.copy_location(type(node)(**fields), node)
 
 
-class Put(ast.NodeTransformer):
-    """Puts new code at the places of a pattern; ``text`` is what becomes of one statement."""
+class Replacer(ast.NodeTransformer):
+    """Puts other code at the places of a pattern; ``text`` is what becomes of one statement."""
 
-    def __init__(self, places, new, statement):
-        self.places, self.new, self.statement = places, new, statement
+    def __init__(self, places, code, statement):
+        self.places, self.code, self.statement = places, code, statement
 
     def visit(self, node):
         result = super().visit(node)
         if node in self.places:
-            result = [Named(self.places[node]).visit(s) for s in copied(self.new)]
+            result = [NameFiller(self.places[node]).visit(s) for s in copy_of(self.code)]
             if isinstance(node, ast.expr):
                 result = result[0].value
                 if hasattr(node, "ctx"):                  # what is assigned to stays so
@@ -101,12 +99,12 @@ class Put(ast.NodeTransformer):
         return result
 
 
-class Named(ast.NodeTransformer):
-    """Gives the names of a pattern the code that they stand for."""
+class NameFiller(ast.NodeTransformer):
+    """Puts the code that the names of a pattern stand for at their places."""
 
     def __init__(self, names):
         self.names = names
 
     def visit_Name(self, node):
-        code = copied(self.names.get(node.id, node))
+        code = copy_of(self.names.get(node.id, node))
         return ast.Name(code.id, node.ctx) if isinstance(code, ast.Name) else code

@@ -34,8 +34,8 @@ from .tables import Arm, Column
 from .validation import Validation
 from .workers import ProcessPool, perform
 
-CHOICES = 2                                               # validation seeds by default
-MOST_SEEDS = 1000                                         # of one grid
+VALIDATION_SEEDS = 2                                      # of a learning-rate sweep, by default
+MAX_SEEDS = 1000                                          # of one grid
 __all__ = ["Arm", "Column", "Job", "Validation", "compare", "grid", "run"]
 
 
@@ -140,13 +140,13 @@ def options_of_seed(name, options, seed):
 def columns_of(task_names, task_options, options):
     """Return the :class:`Column` of each task, named or given.  An option of a task goes to the
     named tasks that have it; ``options`` replace the settings of all."""
-    columns, known = [], set()
+    columns, option_names = [], set()
     for name in dict.fromkeys(name for name in task_names if not isinstance(name, Column)):
         parameters = inspect.signature(task_class(name)).parameters
         columns.append(Column(name, {k: v for k, v in task_options.items() if k in parameters},
                               options))
-        known |= {*parameters}
-    for option in {*task_options} - known:
+        option_names |= {*parameters}
+    for option in {*task_options} - option_names:
         raise ValueError(f"compare: none of the tasks has an option '{option}'")
     return columns + [replace(column, settings=column.settings | options)
                       for column in task_names if isinstance(column, Column)]
@@ -155,12 +155,12 @@ def columns_of(task_names, task_options, options):
 def check_numbers(seeds, validation_seeds, rates, arms):
     """Raise ``ValueError`` for numbers that a grid cannot have."""
     all_rates = [*rates, *(rate for arm in arms for rate in arm.rates)]
-    whole("compare", "the number of seeds", len(seeds), 1, MOST_SEEDS)
+    whole("compare", "the number of seeds", len(seeds), 1, MAX_SEEDS)
     if any(not 0 < rate < np.inf for rate in all_rates):
         raise ValueError(f"compare: learning rates {all_rates}, expected positive numbers")
     if rates and {*seeds} & {*validation_seeds}:
-        raise ValueError(f"compare: the seeds {tables.CHOICE} to {validation_seeds[-1]} are the "
-                         "validation seeds, expected others for the results")
+        raise ValueError(f"compare: the seeds {validation_seeds[0]} to {validation_seeds[-1]} are "
+                         "the validation seeds, expected others for the results")
 
 
 def labels_of(arms):
@@ -232,7 +232,7 @@ def cells_of(columns, arms):
 # ------------------------------------------------------------------------------ the grid
 
 
-def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=CHOICES,
+def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=VALIDATION_SEEDS,
          task_options=None, options=None, jobs=1, executor=None, progress=True):
     """Run every task with every model and seed and return a ``tables.Grid``.
 
@@ -258,10 +258,10 @@ def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=C
         raise ValueError("compare: expected at least one task and one model")
     if all_rates and not rates:
         raise ValueError("compare: all_rates needs rates")
-    whole("compare", "the number of validation seeds", choices, 1, MOST_SEEDS)
+    whole("compare", "the number of validation seeds", choices, 1, MAX_SEEDS)
     nearest_folder(out)
     arms = [x if isinstance(x, Arm) else Arm(str(x)) for x in dict.fromkeys(models)]
-    validation_seeds = range(tables.CHOICE, tables.CHOICE + (choices if rates else 1))
+    validation_seeds = [tables.FIRST_VALIDATION_SEED + i for i in range(choices if rates else 1)]
     check_numbers(seeds, validation_seeds, rates, arms)
     columns = columns_of(task_names, task_options or {}, options or {})
     seeds = list(dict.fromkeys(seeds))
@@ -277,16 +277,16 @@ def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=C
     grid_id = uuid.uuid4().hex
     pool = ProcessPool(jobs) if executor is None and jobs > 1 else nullcontext(executor)
     with pool as executor, progress_bar(total=total, unit="run", progress=progress) as bar:
-        def histories_of(queues):
+        def histories_of(job_lists):
             """Do all jobs of several lists at once and return a list of histories for each."""
-            jobs = [replace(job, grid_id=grid_id) for job in chain(*queues)]
-            histories = iter(perform(jobs, out, bar, executor))
-            return [list(islice(histories, len(queue))) for queue in queues]
+            flat = [replace(job, grid_id=grid_id) for job in chain(*job_lists)]
+            histories = iter(perform(flat, out, bar, executor))
+            return [list(islice(histories, len(job_list))) for job_list in job_lists]
 
         sweeps = {cell: {} for cell in cells}
-        queues = [cell.jobs(out / "choice", validation_seeds, rate, validation=True)
-                  for cell, rate in tries]
-        for (cell, rate), histories in zip(tries, histories_of(queues), strict=True):
+        sweep_jobs = [cell.jobs(out / "choice", validation_seeds, rate, validation=True)
+                      for cell, rate in tries]
+        for (cell, rate), histories in zip(tries, histories_of(sweep_jobs), strict=True):
             sweeps[cell][rate] = histories
         best = {cell: cell.best_rate(sweep) if sweep else cell.rate
                 for cell, sweep in sweeps.items()}

@@ -76,5 +76,5 @@ def duration(seconds):
     seconds = round(seconds)
     units = (86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")
     size, unit, part, part_unit = next(row for row in units if seconds >= row[0])
-    whole, rest = divmod(round(seconds / part), size // part)
-    return f"{whole} {unit} {rest} {part_unit}"
+    n_units, n_parts = divmod(round(seconds / part), size // part)
+    return f"{n_units} {unit} {n_parts} {part_unit}"

@@ -17,7 +17,7 @@ from .tables import Arm, Column
 
 RATES = 1e-3, 3e-3, 1e-2, 3e-2
 LEVELS = 0.5, 0.75, 0.9                                   # of the way to the best arm's accuracy
-SMALLER = (3e-4,)                                         # needed where the trunk is trained, too
+EXTRA_RATES = (3e-4,)                                     # needed where the trunk is trained, too
 
 # ---------------------------------------------------------------------------- tasks and arms
 
@@ -88,11 +88,11 @@ def numbers(arm, *values, tasks=("bit-xor", "bit-memory", "mnist")):
     return {(arm, task): value for task, value in zip(tasks, values, strict=True)}
 
 
-WHOLE = Arm("random", "full", "random, all trained", SMALLER)
+WHOLE = Arm("random", "full", "random, all trained", EXTRA_RATES)
 LSTM, LSTM_PLUS = Arm("lstm:3x128"), Arm("lstm:3x128,residual,positions")
-LSTM_WHOLE = Arm("lstm:3x128", "full", "LSTM, all trained", SMALLER)
+LSTM_WHOLE = Arm("lstm:3x128", "full", "LSTM, all trained", EXTRA_RATES)
 PLUS_MLP, PLUS_ATTENTION, PLUS_BOTH = (
-    Arm("minigpt-language", mask, f"language, + {label}", SMALLER) for mask, label in (
+    Arm("minigpt-language", mask, f"language, + {label}", EXTRA_RATES) for mask, label in (
         ("attn", "feed-forward"), ("mlp", "attention"), ("full", "both")))
 
 

@@ -55,11 +55,11 @@ def read_run(folder):
     missing or have changed.
     """
     settings = read_settings(folder)
-    task = make_again(folder, settings)
+    task = task_of(folder, settings)
     check_code(folder, settings)
     run = read_checkpoint(folder, at_start(folder, settings), settings)
     # Last: damaged settings fail before.
-    parts = _restored(folder, "its data", lambda: task_fingerprint(task))
+    parts = remake(folder, "its data", lambda: task_fingerprint(task))
     check_fingerprint(folder, settings["fingerprint"], parts)
     return task, run
 
@@ -96,15 +96,15 @@ def read_settings(folder):
     return settings
 
 
-def make_again(folder, settings):
-    """Return the task of a run."""
+def task_of(folder, settings):
+    """Return the task of a run, made again from its settings."""
     options = dict(settings["options"])
     is_validation = options.pop("validation", False)
     name = str(settings.get("source") or settings["task"])
     if name == settings["task"] and name not in tasks.names() and ".py:" not in name:
         raise ValueError(f"{folder}: its task {brief(name)} was built in code, or is of another "
                          "version: train with FILE.py:CLASS, from which it can be made again")
-    task = _restored(folder, "its task", lambda: tasks.get(name, **options))
+    task = remake(folder, "its task", lambda: tasks.get(name, **options))
     if task.name != settings["task"]:
         raise ValueError(f"{folder}: its task was {brief(settings['task'])}, {name} now makes "
                          f"'{task.name}'")
@@ -125,9 +125,9 @@ def at_start(folder, settings, trunk=None):
                          "minifpt.load(folder, trunk)")
     if trunk is None and ".py:" in str(built["model"]):
         check_code(folder, settings)
-    model = _restored(folder, "its model", lambda: FPT.for_task(
+    model = remake(folder, "its model", lambda: FPT.for_task(
         SimpleNamespace(**built), built["model"] if trunk is None else
-        called(trunk) if callable(trunk) else trunk, built.get("freeze", "full"), built["seed"],
+        trunk_from(trunk) if callable(trunk) else trunk, built.get("freeze", "full"), built["seed"],
         built.get("dropout", 0.0), built.get("adapt"), built.get("start")))
     if "n_positions" in built:                            # frozen after they had been added
         model.trunk.add_positions(built["n_positions"], built["seed"])
@@ -140,8 +140,8 @@ def at_start(folder, settings, trunk=None):
     return model
 
 
-def called(make_trunk):
-    """Return what a function or class returns for no argument."""
+def trunk_from(make_trunk):
+    """Return the trunk that a function or class returns when it is called without arguments."""
     try:
         return make_trunk()
     except TypeError as e:
@@ -154,11 +154,11 @@ def called(make_trunk):
 def check_code(folder, settings):
     """Raise ``ValueError`` where a user's own file, of a task or a trunk, has changed."""
     source, model = settings.get("source") or settings["task"], settings["built"].get("model", "")
-    code = _restored(folder, "its code", lambda: code_crc(str(source), str(model)))
+    code = remake(folder, "its code", lambda: code_crc(str(source), str(model)))
     check_fingerprint(folder, settings["fingerprint"], {"code": code})
 
 
-def _restored(folder, part, make):
+def remake(folder, part, make):
     """Return ``make()``; its errors name the run and the part."""
     try:
         return make()

@@ -12,7 +12,7 @@ from ..files import csv_text, plots
 from ..freeze import FreezeMask
 from ..trunks import TrunkSpec
 
-CHOICE = 1000                                             # the first validation seed
+FIRST_VALIDATION_SEED = 1000                              # the seeds of the results are others
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ def table(grid, cell=None, paper=None):
         lines.append([model])
         for name, task in grid.results.items():
             text = (cell or final)(grid, name, model) if task.get(model) else ""
-            theirs = (paper or {}).get((model, name))
-            lines[-1].append(text if theirs is None else f"{text}; paper {theirs}".lstrip("; "))
+            number = (paper or {}).get((model, name))
+            lines[-1].append(text if number is None else f"{text}; paper {number}".lstrip("; "))
     return markdown(lines)
 
 
@@ -136,9 +136,10 @@ def differences(grid):
     """
     lines = [["task", "difference", "at the end", "area", "seeds"]]
     for task, arms in grid.results.items():
-        (first, ours), *others = arms.items()
-        for name, theirs in others:
-            lines.append([tasks.label_of(task), f"{name} - {first}", *paired(theirs, ours)])
+        (baseline, baseline_runs), *other_arms = arms.items()
+        for name, runs in other_arms:
+            lines.append([tasks.label_of(task), f"{name} - {baseline}",
+                          *paired(runs, baseline_runs)])
     return markdown(lines) if len(lines) > 1 else ""
 
 
@@ -157,12 +158,12 @@ def still_rising(grid):
     return f"Still rising at the end: {', '.join(arms)}. More --steps may change the order."
 
 
-def paired(ours, theirs):
+def paired(runs, baseline_runs):
     """Return three cells: the difference of two arms at the end, in the area, and its seeds."""
-    ours, theirs = zip(*zip(ours, theirs, strict=False), strict=True)     # seeds that both have
-    _, curves = plots.common([*ours, *theirs], "test_accuracy")
-    gaps = 100 * (curves[:len(ours)] - curves[len(ours):])
-    return interval(gaps[:, -1]), interval(gaps.mean(axis=1)), str(len(ours))
+    n = min(len(runs), len(baseline_runs))                # the seeds that both have
+    _, curves = plots.common([*runs[:n], *baseline_runs[:n]], "test_accuracy")
+    gaps = 100 * (curves[:n] - curves[n:])
+    return interval(gaps[:, -1]), interval(gaps.mean(axis=1)), str(n)
 
 
 def interval(values):
@@ -215,7 +216,7 @@ def rows(grid):
             for end in zip(grid.seeds, histories, strict=False)]
     ends += [(task, trunk, rate, 1, *end) for task, trunks in grid.sweeps.items()
              for trunk, sweep in trunks.items() for rate, histories in sweep.items()
-             for end in enumerate(histories, CHOICE)]
+             for end in enumerate(histories, FIRST_VALIDATION_SEED)]
     return csv_text([dict(zip(CSV, [
         task, trunk, rate_text(rate), seed, choice, history[-1]["step"],
         *(f"{history[-1][name]:.6f}" for name in CSV[6:9]),

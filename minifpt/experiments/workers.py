@@ -92,7 +92,8 @@ def on_executor(executor, jobs, finished, folder, bar):
 
 @contextmanager
 def held_back(signum):
-    """Within, a signal to this process waits, and processes that start never get it."""
+    """Let a signal to this process wait within the ``with``; processes that start there never get
+    it."""
     mask = getattr(signal, "pthread_sigmask", lambda *_: None)      # none on Windows
     with signals_wait(signum):
         before = mask(signal.SIG_BLOCK, {signum})         # new processes inherit this, no handler

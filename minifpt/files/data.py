@@ -16,7 +16,7 @@ import numpy as np
 
 from . import cache_folder, one_line, write_beside
 
-MOST = 1 << 28                                            # bytes of a file
+MAX_BYTES = 1 << 28                                       # of a file
 URLS = {"mnist": "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "cifar10": "https://www.cs.toronto.edu/~kriz/"}
 # The names of a data set's folder: ours, and the one in its archive.
@@ -57,8 +57,9 @@ def find(name, files, data=None):
     if data is not None and not str(data).strip():
         raise ValueError(f"{name}: data is empty, expected a folder")
     cache = cache_folder() / "data"
-    chosen = data or os.environ.get("MINIFPT_DATA")
-    places = ([Path(os.path.expanduser(chosen))] if chosen else []) + ([] if data else [cache])
+    user_folder = data or os.environ.get("MINIFPT_DATA")
+    places = ([Path(os.path.expanduser(user_folder))] if user_folder else []) + (
+        [] if data else [cache])
     inner = FOLDERS.get(name, (name,))
     for place in places:
         for folder in (*(place / n for n in inner), place):
@@ -155,12 +156,12 @@ def read_idx(path, ndim):
         shape = [int.from_bytes(head[i:i + 4], "big") for i in range(4, start, 4)]
         size = math.prod(shape)
         # A few bytes of gzip can unpack to any size: read one byte more than expected at most.
-        raw = f.read(size + 1) if head[:4] == magic and size <= MOST else b""
+        raw = f.read(size + 1) if head[:4] == magic and size <= MAX_BYTES else b""
     if head[:4] != magic:
         raise ValueError(f"{path}: starts with '{head[:4].hex(' ')}', expected "
                          f"'{magic.hex(' ')}', an IDX file of bytes with {ndim} axes")
     if len(head) < start or len(raw) != size:
-        has = (f"at most {MOST:,} are read" if size > MOST else
+        has = (f"at most {MAX_BYTES:,} are read" if size > MAX_BYTES else
                f"the file has {'more' if len(raw) > size else f'{len(raw):,}'}")
         raise ValueError(f"{path}: its header says {size:,} bytes of numbers, {has}: damaged or "
                          "cut short")
@@ -207,7 +208,7 @@ def cifar10(split, data=None):
 def read_cifar10(path):
     """Return the uint8 (N, 3073) in a file of CIFAR-10's binary version: labels, then pixels."""
     with unzipped(path) as f:
-        raw = f.read(MOST)
+        raw = f.read(MAX_BYTES)
     if not raw or len(raw) % 3073:
         raise ValueError(f"{path}: {len(raw):,} bytes, expected 3,073 for each picture, a label "
                          "and 3 x 32 x 32 pixels: damaged, cut short, or another file")

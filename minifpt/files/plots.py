@@ -25,7 +25,7 @@ SMALL, SPREAD = "#d55e00", "#cc79a7"    # random weights of GPT-2's spread, and 
 DASHES = {"language": "-", "statistics": "-.", "random": ":", "bits": (0, (6, 1, 1, 1)),
           "images": (0, (3, 1)), SPREAD: (0, (8, 2)), SMALL: "--"}
 # For lines that have none of their own.
-OTHERS = "#6aa621", "#d6247f", "#1a2a6c", "#8d4a1f", "#7f8c8d", "#e6c229"
+OTHER_COLORS = "#6aa621", "#d6247f", "#1a2a6c", "#8d4a1f", "#7f8c8d", "#e6c229"
 OTHER_DASHES = "-", (0, (5, 1)), (0, (2, 1)), (0, (7, 1, 1, 1)), (0, (4, 1, 1, 1)), (0, (1, 2))
 TRAINED, FROZEN = "#d6247f", "#9fb0ba"                    # parts of a model
 
@@ -93,18 +93,19 @@ def color_of(label):
 
 def colors_of(labels):
     """Return {label: colour}; a label without a colour of its own, such as "language, all
-    trained", gets one of ``OTHERS``."""
+    trained", gets one of ``OTHER_COLORS``."""
     colors = {label: color_of(label) for label in labels}
     others = [label for label, color in colors.items() if color is None]
-    return colors | {label: OTHERS[i % len(OTHERS)] for i, label in enumerate(others)}
+    return colors | {label: OTHER_COLORS[i % len(OTHER_COLORS)] for i, label in enumerate(others)}
 
 
 def dashes_of(labels):
     """Return {label: dash pattern}, as :func:`colors_of` returns colours."""
     patterns = {}
     for label, color in colors_of(labels).items():
-        known = DASHES.get(color) or (color_of(label) and DASHES.get(label.partition(" ")[0], "-"))
-        patterns[label] = known or OTHER_DASHES[len(patterns) % len(OTHER_DASHES)]
+        pattern = DASHES.get(color) or (
+            color_of(label) and DASHES.get(label.partition(" ")[0], "-"))
+        patterns[label] = pattern or OTHER_DASHES[len(patterns) % len(OTHER_DASHES)]
     return patterns
 
 

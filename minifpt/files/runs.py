@@ -22,6 +22,7 @@ from . import (
     read_unfinished,
     refuse_damage,
     regular,
+    save_text,
     stored_json,
     to_json,
     write_beside,
@@ -56,7 +57,7 @@ class History(list):
 
     def save(self, path):
         """Write ``metrics.csv``, with empty cells for values that were not measured."""
-        write_beside(path, lambda f: f.write(csv_text(self, COLUMNS)), "w")
+        save_text(path, csv_text(self, COLUMNS))
 
     @classmethod
     def load(cls, path):
@@ -94,11 +95,11 @@ def trained_record(model):
 
 def train_as_recorded(model, record):
     """Freeze the parameters of a model as :func:`trained_record` says, whoever froze them."""
-    named = dict(model.named_parameters())
+    parameters = dict(model.named_parameters())
     for name in record:
-        if name not in named:
+        if name not in parameters:
             raise ValueError(f"the model has no parameter '{name}'")
-    for name, p in named.items():
+    for name, p in parameters.items():
         p.trainable = name in record
         if p.trainable:
             p.frozen_columns = tuple(slice(*columns) for columns in record[name])
@@ -204,6 +205,7 @@ def check_state(state, steps):
 
 
 def _form(head):
+    """Return an array's shape and dtype, or that there is none, as text."""
     return "no array" if head is None else "shape {} and dtype {}".format(*head)
 
 
@@ -211,11 +213,12 @@ def _form(head):
 def without_empty(*folders):
     """Yield those of some folders and their parents that are not there yet; at the end those of
     them that are empty are removed."""
-    new = {path for folder in folders for path in (folder, *folder.parents) if not path.exists()}
+    new_folders = {path for folder in folders for path in (folder, *folder.parents)
+                   if not path.exists()}
     try:
-        yield new
+        yield new_folders
     finally:
-        for path in sorted(new, key=lambda path: -len(path.parts)):
+        for path in sorted(new_folders, key=lambda path: -len(path.parts)):
             with suppress(OSError):                       # rmdir removes only empty folders
                 path.rmdir()
 
@@ -232,11 +235,11 @@ def locked(folder):
         import fcntl
     except ImportError:                                   # Windows: no such lock on a folder
         fcntl = None
-    with without_empty(folder) as new, ExitStack() as opened:
+    with without_empty(folder) as new_folders, ExitStack() as stack:
         folder.mkdir(parents=True, exist_ok=True)
         if fcntl:
             handle = os.open(folder, os.O_RDONLY)
-            opened.callback(os.close, handle)
+            stack.callback(os.close, handle)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -249,7 +252,7 @@ def locked(folder):
         try:
             yield
         except BaseException as e:                        # after Ctrl-C a run may be resumed
-            if (new and not isinstance(e, KeyboardInterrupt)
+            if (new_folders and not isinstance(e, KeyboardInterrupt)
                     and not getattr(e, "keeps_folder", False)
                     and folder.is_dir() and os.listdir(folder) == ["config.json"]):
                 (folder / "config.json").unlink()
@@ -304,9 +307,9 @@ def check_same(path, before, now, verb):
         if key == "source" and (".py:" not in f"{was}{value}" or str(was).rpartition(":")[2]
                                 == str(value).rpartition(":")[2]):
             continue                                      # the file may have moved
-        longer = (key == "steps" and now["schedule"] == "constant"
-                  and type(was) is int and 0 < was < value)
-        if was != value and not longer:
+        is_longer = (key == "steps" and now["schedule"] == "constant"
+                     and type(was) is int and 0 < was < value)
+        if was != value and not is_longer:
             key, was, value = (textwrap.shorten(str(x), 100) for x in (key, was, value))
             raise ValueError(f"{path}: {verb} {key} = {was}, not {value}: give "
                              f"{was} to resume it, or choose another folder")

@@ -16,7 +16,7 @@ from ..training import evaluate, held_out
 from . import attention
 from .html import figures, images, page, paragraph, table
 
-SHOWN = 24                                                # wrong examples
+MAX_EXAMPLES = 24                                         # wrong ones that the page shows
 KIND = "report"                                           # of the page
 
 
@@ -44,12 +44,12 @@ def test(task, run, progress=True):
 # --------------------------------------------------------------------------- sections
 
 
-def report(folder, task, run, start, html, progress=True):
+def report(folder, task, run, start, html):
     """Write the page of a run to ``html``: its folder, its task, its ``Run``, and its model before
     the first step."""
     if not run.history:
         raise ValueError(f"{folder}: the run has no test yet: go on with 'minifpt train --resume'")
-    tested = test(task, run, progress)
+    tested = test(task, run)
     outputs.write_text(html, KIND, page(f"{task.name} with {run.settings['built']['model']}", {
         "Result": result_section(folder, task, run, tested),
         "Answers": answers_section(task, tested),
@@ -102,7 +102,7 @@ def answers_section(task, tested):
         html += wrong_places(task, answers != y)
     p, _ = F.softmax(scores)
     sure = (p.max(axis=-1).reshape(errors.shape) * errors).max(axis=1)
-    worst = mistakes[np.argsort(-sure[mistakes], kind="stable")][:SHOWN]
+    worst = mistakes[np.argsort(-sure[mistakes], kind="stable")][:MAX_EXAMPLES]
     caption = "Wrong examples, first those of which the model is surest"
     pictures = member(task, "as_images")(tested.x[worst])
     if pictures is not None:

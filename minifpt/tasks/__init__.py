@@ -60,18 +60,18 @@ def make(function, name, options):
     protocol.
     """
     try:
-        known = inspect.signature(function, eval_str=True).parameters
+        parameters = inspect.signature(function, eval_str=True).parameters
     except Exception:                                     # an annotation names what is not there
-        known = inspect.signature(function).parameters
+        parameters = inspect.signature(function).parameters
     for option in options:
-        if option not in known:
-            raise ValueError(f"{name} has no option '{option}'{suggestion(option, known)}: its "
-                             f"options are {', '.join(known) or '(none)'}")
-    for option, parameter in known.items():
+        if option not in parameters:
+            raise ValueError(f"{name} has no option '{option}'{suggestion(option, parameters)}: "
+                             f"its options are {', '.join(parameters) or '(none)'}")
+    for option, parameter in parameters.items():
         if (parameter.default is parameter.empty and option not in options
                 and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)):
             raise ValueError(f"{name} needs the option '{option}'")
-    options = {option: read_option(f"{name}: {option}", value, known[option])
+    options = {option: read_option(f"{name}: {option}", value, parameters[option])
                for option, value in options.items()}
     task = function(**options)
     check_task(task, name)

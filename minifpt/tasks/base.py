@@ -7,6 +7,7 @@ import numpy as np
 
 from .. import fast as ops
 from ..checks import array, brief, generator, one_of, whole
+from ..files.runs import crc
 
 FILE_NAME = re.compile(r"\w[\w .,+=()-]{0,59}")            # a task's name names its folder
 
@@ -204,3 +205,25 @@ class Choices(Extras):
                              f"{shape[:2] if k == 1 else (*shape[:2], k)}: logits of shape {shape} "
                              f"choose among {self.classes} classes")
         return logits.reshape(*y.shape, self.classes)
+
+
+class Stored(Choices):
+    """The base class of tasks whose examples are in files, which are read at their first use.
+
+    A subclass has ``stored(split)``, which returns all examples of a split and their answers, two
+    arrays, and ``prepare(examples, answers, rng)``, which returns x and y for some of them; ``rng``
+    is ``None`` but for training.
+    """
+
+    def fingerprint(self):
+        """Return a CRC-32 of all examples and answers."""
+        return crc(a for split in self.splits for a in self.stored(split))
+
+    def draw(self, rng, size, split):
+        examples, answers = self.stored(split)
+        chosen = rng.integers(0, len(examples), size)     # with replacement: no epoch to keep
+        return self.prepare(examples[chosen], answers[chosen], rng if split == "train" else None)
+
+    def test_set(self):
+        """Return ``(x, y)`` of all test examples."""
+        return self.prepare(*self.stored("test"))

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..files import data as files
 from .base import COSINE
-from .images import Stored, patches
+from .images import StoredImages, patches
 
 # Mean and standard deviation of red, green and blue over the 50,000 official training pictures.
 # The paper's code divides by 0.2023, 0.1994 and 0.2010, the mean of each picture's deviation.
@@ -14,7 +14,7 @@ PADDING, DEGREES = 4, 20                                  # largest shift and tu
 LUMA = 0.2989, 0.5870, 0.1140                             # grey of red, green and blue (ITU-R 601)
 
 
-class CIFAR10(Stored):
+class CIFAR10(StoredImages):
     """Classify a picture, at the last token: one of ten kinds of things.
 
     x (B, (32 / patch)^2, 3 patch^2), the three colours of a pixel side by side, normalised by
@@ -47,7 +47,7 @@ class CIFAR10(Stored):
         return x.reshape(*x.shape[:2], -1), labels.astype(np.int64)[:, None]
 
 
-class CIFAR10Gray(Stored):
+class CIFAR10Gray(StoredImages):
     """Classify a grey picture of CIFAR-10, with a pixel in each token, as in the Long Range Arena
     (Tay et al. 2020, arXiv 2011.04006).  The answer is read at the last token.
 

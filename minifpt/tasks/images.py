@@ -7,8 +7,7 @@ import numpy as np
 
 from ..checks import whole
 from ..files import data as files
-from ..files.runs import crc
-from .base import COSINE, Choices
+from .base import COSINE, Choices, Stored
 
 
 class Images(Choices):
@@ -37,8 +36,8 @@ class Images(Choices):
         return pixels[..., 0] if pixels.shape[-1] == 1 else pixels
 
 
-class Stored(Images):
-    """The base class of tasks on images in files, which are read at their first use.
+class StoredImages(Stored, Images):
+    """The base class of tasks on images in files.
 
     ``data`` is the folder of the files, see :func:`minifpt.files.data.find`.  A subclass has
     ``load(split)`` for "train" and "test", and ``prepare(images, labels, rng)``.  The last
@@ -50,7 +49,7 @@ class Stored(Images):
         self.data = self.options["data"] = None if data is None else str(data)
         self.read = {}                                    # {split: (images, labels)}, as bytes
 
-    def images(self, split):
+    def stored(self, split):
         """Return all images uint8 (N, ...) and labels uint8 (N,) of a split."""
         if split not in self.read:
             if split == "test":
@@ -65,21 +64,8 @@ class Stored(Images):
                 self.read["validation"] = images[n:], labels[n:]
         return self.read[split]
 
-    def fingerprint(self):
-        """Return a CRC-32 of all images and labels."""
-        return crc(a for split in self.splits for a in self.images(split))
 
-    def draw(self, rng, size, split):
-        images, labels = self.images(split)
-        chosen = rng.integers(0, len(images), size)       # with replacement: no epoch to keep
-        return self.prepare(images[chosen], labels[chosen], rng if split == "train" else None)
-
-    def test_set(self):
-        """Return ``(x, y)`` of all test images, the official 10,000."""
-        return self.prepare(*self.images("test"))
-
-
-class MNIST(Stored):
+class MNIST(StoredImages):
     """Classify a handwritten digit, at the last token.
 
     x (B, (size / patch)^2, patch^2), pixels in 0 ... 1; y (B, 1) in 0 ... 9.  ``size`` is 28,

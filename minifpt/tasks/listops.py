@@ -13,8 +13,8 @@ OPERATORS = {"[MIN": min, "[MAX": max, "[MED": lambda x: int(np.median(x)),
              "[SM": lambda x: sum(x) % 10}
 SYMBOLS = [*map(str, range(10)), *OPERATORS, "]"]         # ids are indices of this list
 PAD = len(SYMBOLS)
-OPERATOR = 0.25                                           # probability that a part is a list
-DEEPEST = 500                                             # Python's recursion ends at 1,000
+LIST_PROBABILITY = 0.25                                   # that a part is a list, not a digit
+MAX_DEPTH = 500                                           # Python's recursion ends at 1,000
 TRIES = 100_000                                           # draws until an expression has its length
 
 
@@ -43,7 +43,7 @@ class ListOps(Choices):
 
     def __init__(self, length=64, depth=4, arguments=5, least=4, files=None, cut=0):
         self.length = whole(self.name, "length", length, 4)
-        self.depth = whole(self.name, "depth", depth, 1, DEEPEST)
+        self.depth = whole(self.name, "depth", depth, 1, MAX_DEPTH)
         self.arguments = whole(self.name, "arguments", arguments, 2)
         self.least = whole(self.name, "least", least, 4, self.length)
         self.files = None if files is None else str(files)
@@ -75,7 +75,7 @@ class ListOps(Choices):
         """Append a part's symbols to ``ids``; return its value, or None for too many symbols."""
         if len(ids) >= self.length:
             return None
-        if depth > 0 and (depth >= self.depth or rng.random() > OPERATOR):
+        if depth > 0 and (depth >= self.depth or rng.random() > LIST_PROBABILITY):
             ids.append(int(rng.integers(10)))
             return ids[-1]
         operator = int(rng.integers(len(OPERATORS)))
@@ -105,6 +105,7 @@ class ListOps(Choices):
         return self.read[split]
 
     def _read(self, path):
+        """Return (ids (N, tokens), answers (N, 1)) of a file of expressions."""
         if not path.is_file():
             raise FileNotFoundError(f"{self.name}: there is no file {path}")
         ids, answers = [], []

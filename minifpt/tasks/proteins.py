@@ -4,8 +4,7 @@ import numpy as np
 
 from ..checks import one_of, whole
 from ..files import data as files
-from ..files.runs import crc
-from .base import COSINE, Choices
+from .base import COSINE, Stored
 
 LETTERS = "ABCDEFGHIKLMNOPQRSTUVWXYZ"                     # TAPE's (IUPAC); ids are indices
 PAD = len(LETTERS)
@@ -13,7 +12,7 @@ CODES = np.full(256, 255, np.uint8)                       # ids by ASCII
 CODES[list(LETTERS.encode())] = np.arange(PAD)
 
 
-class Homology(Choices):
+class Homology(Stored):
     """Remote homology: classify a protein by its fold, one of 1,195.  The proteins are SCOP's, in
     TAPE's files (Rao et al. 2019, arXiv 1906.08230).
 
@@ -58,18 +57,7 @@ class Homology(Choices):
             self.read[split] = padded([chains[n] for n in rows], self.tokens), folds[rows]
         return self.read[split]
 
-    def fingerprint(self):
-        """Return a CRC-32 of all ids and folds."""
-        return crc(a for split in self.splits for a in self.stored(split))
-
-    def draw(self, rng, size, split):
-        chains, folds = self.stored(split)
-        chosen = rng.integers(0, len(chains), size)       # with replacement: no epoch to keep
-        return chains[chosen].astype(np.int64), folds[chosen, None].astype(np.int64)
-
-    def test_set(self):
-        """Return ``(x, y)`` of all test proteins of at most ``length`` amino acids."""
-        chains, folds = self.stored("test")
+    def prepare(self, chains, folds, rng=None):
         return chains.astype(np.int64), folds[:, None].astype(np.int64)
 
 

@@ -43,8 +43,8 @@ class Text(Choices):
     def __init__(self, files=None, tokens=256, held_out=0.05):
         if not (isinstance(held_out, float) and 0 < held_out < 1):
             raise ValueError(f"{self.name}: held_out must be between 0 and 1, got {held_out!r}")
-        is_shipped, files = files is None, (
-            [weights.shipped("held-out.txt")] if files is None else files)
+        is_shipped = files is None
+        files = weights.shipped("held-out.txt") if is_shipped else files
         files = [files] if isinstance(files, (str, os.PathLike)) else files
         if not isinstance(files, (list, tuple)) or not all(
                 isinstance(file, (str, os.PathLike)) for file in files):

@@ -13,13 +13,13 @@ from ..exercises.rewriting import rewrite
 from ..faults import rms
 from ..progress import progress_bar
 from . import formulas
-from .frames import SURE
+from .frames import MIN_TOKENS
 
 TOLERANCE = 1e-6                                          # of a relative error
 NUDGES = 1e-4, 1e-3, 1e-5, 1e-2, 1e-6                     # h, tried in this order
-WORK = 5e9                                                # parameters x tokens of all differences
-SHOWN = 24                                                # channels that every file shows
-MOST = 10                                                 # entries of one gradient
+MAX_WORK = 5e9                                            # parameters x tokens of all differences
+MIN_CHANNELS = 24                                         # that every file shows
+MAX_ENTRIES = 10                                          # compared of one gradient
 # A fault that a button of both pages makes.  op: the operation whose backward pass is wrong.
 # mistake: the hint of ``exercises.mistakes`` for it.  why: why it is easily missed.
 Break = namedtuple("Break", "id title op mistake why")
@@ -45,10 +45,10 @@ BREAKS = [
 ]
 
 
-def broken(it):
+def broken(fault):
     """Return the backward pass of a :class:`Break` with its mistake, a ``rewriting.Rewritten``."""
-    name = f"{it.op}_backward"
-    return rewrite(vars(F)[name], MISTAKES[name][it.mistake])
+    name = f"{fault.op}_backward"
+    return rewrite(vars(F)[name], MISTAKES[name][fault.mistake])
 
 
 def breaks(t, model, task, x, y, rng, rows):
@@ -57,22 +57,22 @@ def breaks(t, model, task, x, y, rng, rows):
     as {backward step: relative error} and ``first`` as the first of these steps.  A model that runs
     other operations each time has none."""
     right, results = {i: step for i, step in enumerate(t.steps) if step.backward}, []
-    for it in BREAKS:
-        faulty = broken(it)
-        with tracing.swapped(tracing.OPERATIONS, it.op, (vars(F)[it.op], faulty.function)):
-            again = [step for step in traced(model, task, x, y, rng).steps if step.backward]
-        if [step.name for step in again] != [step.name for step in right.values()]:
+    for fault in BREAKS:
+        faulty = broken(fault)
+        with tracing.swapped(tracing.OPERATIONS, fault.op, (vars(F)[fault.op], faulty.function)):
+            steps = [step for step in traced(model, task, x, y, rng).steps if step.backward]
+        if [step.name for step in steps] != [step.name for step in right.values()]:
             return []
-        again = dict(zip(right, again, strict=True))
+        wrong = dict(zip(right, steps, strict=True))
         errors = {i: max((float(np.max(relative(a, b, rms(b)), initial=0.0)) for a, b in zip(
-            grads_of(again[i]), grads_of(step), strict=True)), default=0.0)
+            grads_of(wrong[i]), grads_of(step), strict=True)), default=0.0)
             for i, step in right.items()}
         wrong_steps = {i: error for i, error in errors.items() if error > TOLERANCE}
         results.append({
-            "title": it.title, "op": it.op, "why": it.why, "lines": faulty.lines,
+            "title": fault.title, "op": fault.op, "why": fault.why, "lines": faulty.lines,
             "instead": faulty.text, "wrong": wrong_steps,
             "first": min(wrong_steps, default=None),
-            "values": [float(formulas.gradients(again[row["step"]])[row["name"]][row["at"]])
+            "values": [float(formulas.gradients(wrong[row["step"]])[row["name"]][row["at"]])
                        for row in rows]})
     return results
 
@@ -120,7 +120,7 @@ def differences(t, model, task, x, y, rng, count, progress):
     does not run in float64.
     """
     work = sum(p.data.size for _, p in model.named_parameters()) * x.shape[0] * x.shape[1]
-    rows = [*islice(entries(t, model, x.shape[1]), min(count, max(1, int(WORK / work))))]
+    rows = [*islice(entries(t, model, x.shape[1]), min(count, max(1, int(MAX_WORK / work))))]
     try:
         double = in_float64(model)
         parameters = dict(double.named_parameters())
@@ -148,13 +148,14 @@ def entries(t, model, tokens):
             owner = names.get(id(step.partner.inputs.get(name)))
             if owner and grad is not None:
                 places.setdefault(owner, []).append((i, name, grad, step.op))
-    ranked = []
-    for owner, [(i, name, grad, op), *others] in places.items():
-        start, end = (max(0, tokens - SURE), tokens) if op == "positions" else (0, SHOWN)
-        region = np.abs(grad[slice(start, end), *[slice(SHOWN)] * (grad.ndim - 1)])
-        best = np.argsort(-region, axis=None, kind="stable")[:0 if others else MOST]
+    ranked, read_once = [], {owner: reads[0] for owner, reads in places.items() if len(reads) == 1}
+    for owner, (i, name, grad, op) in read_once.items():
+        start, end = (
+            (max(0, tokens - MIN_TOKENS), tokens) if op == "positions" else (0, MIN_CHANNELS))
+        region = np.abs(grad[slice(start, end), *[slice(MIN_CHANNELS)] * (grad.ndim - 1)])
+        largest = np.argsort(-region, axis=None, kind="stable")[:MAX_ENTRIES]
         ranked.append([(i, name, owner, (int(first) + start, *map(int, rest))) for first, *rest
-                       in zip(*np.unravel_index(best, region.shape), strict=True)])
+                       in zip(*np.unravel_index(largest, region.shape), strict=True)])
     for group in zip_longest(*ranked):
         yield from filter(None, group)
 

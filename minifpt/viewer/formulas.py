@@ -29,7 +29,6 @@ FORWARD = {
     "attention": Formula("bhtd", "kept[bhts] * v[bhsd]", "s"),
     "residual": Formula("~c", "x[~c] + branch[~c]"),
 }
-ELEMENTWISE = Formula("~c", "f(x[~c])")
 SLOPE = {"x": Formula("~c", "dy[~c] * slope[~c]")}
 FORMULAS = {
     "linear": {"x": Formula("~i", "dy[~o] * w[io]", "o"),
@@ -144,10 +143,11 @@ def forward_formula(step, names):
     if step.op == "attention" and "kept" not in names or step.op == "residual" and (
             x.shape != names["branch"].shape):
         return None
-    isolated = (step.op not in FORMULAS and isinstance(x, np.ndarray) and isinstance(y, np.ndarray)
-                and x.shape == y.shape and len(step.gradients) == 1)
+    is_elementwise = (
+        step.op not in FORMULAS and isinstance(x, np.ndarray) and isinstance(y, np.ndarray)
+        and x.shape == y.shape and len(step.gradients) == 1)
     return FORWARD.get(step.op) or (
-        ELEMENTWISE._replace(put=f"{step.op}(x[~c])") if isolated else None)
+        Formula("~c", f"{step.op}(x[~c])") if is_elementwise else None)
 
 
 def formulas(step, names):
@@ -158,9 +158,9 @@ def formulas(step, names):
     if step.op in FORMULAS:
         return FORMULAS[step.op]
     slope, dy = names.get("slope"), names.get("dy")
-    known = (isinstance(slope, np.ndarray) and slope.shape == np.shape(dy)
-             and np.allclose(step.output, dy * slope, rtol=1e-5, atol=0))
-    return SLOPE if known else {}
+    is_elementwise = (isinstance(slope, np.ndarray) and slope.shape == np.shape(dy)
+                      and np.allclose(step.output, dy * slope, rtol=1e-5, atol=0))
+    return SLOPE if is_elementwise else {}
 
 
 def gradients(step):
@@ -182,7 +182,7 @@ def fields(cache):
 
 
 def one_hot(ids, n, dtype):
-    """ids (...) -> (..., n), 1 at each id."""
+    """Return one-hot vectors, ids (...) -> (..., n), 1 at each id."""
     return (ids[..., None] == np.arange(n)).astype(dtype)
 
 

@@ -15,7 +15,7 @@ from ..checks import arrays_in
 from . import encoded, formulas
 
 TOKENS = "token", "query", "key", "position"              # axes that are cut at their front
-SURE = 8                                                  # tokens that every file shows
+MIN_TOKENS = 8                                            # that every file shows
 
 # Each operation in words that need no others; its docstring follows.
 PLAIN = {
@@ -56,7 +56,7 @@ class Store:
 
     def __init__(self, cut, tokens, room):
         self.cut, self.tokens, self.room = cut, tokens, room
-        self.arrays, self.known, self.bytes = [], {}, 0
+        self.arrays, self.numbers, self.bytes = [], {}, 0  # numbers: {content: its place in arrays}
 
     def add(self, a, axes):
         """Store an array whose axes have these names; return its index."""
@@ -70,15 +70,15 @@ class Store:
         region = tuple(slice(i, i + n) for i, n in zip(first, shown, strict=True))
         part = np.ascontiguousarray(a[region])
         key = part.tobytes(), part.dtype.str, a.shape, axes
-        if key not in self.known:
-            self.known[key] = len(self.arrays)
+        if key not in self.numbers:
+            self.numbers[key] = len(self.arrays)
             self.bytes += part.nbytes
             self.arrays.append({"shape": list(a.shape), "shown": list(shown), "axes": list(axes),
                                 "first": first, "dtype": part.dtype.str,
                                 "data": encoded(part)})
             if self.bytes > self.room:
                 raise StoreFull
-        return self.known[key]
+        return self.numbers[key]
 
 
 def axes_of(op, name, a):
@@ -97,24 +97,26 @@ def axes_of(op, name, a):
 
 
 def axes_of_weight(op, a):
-    """Return the names of the axes of a parameter or its gradient."""
+    """Return the names of the axes of a parameter or its gradient; ``op`` reads it, or is ``None``.
+    """
     if a.ndim != 2:
         return ("channel",) * a.ndim
     return {"positions": ("position", "channel"), "embedding": ("symbol", "channel"),
             "unembedding": ("symbol", "channel")}.get(op, ("in", "out"))
 
 
-class Telling:
-    """Describe each step of a trace for the page."""
+class Frames:
+    """The ``steps`` of a trace as plain JSON, with the ``sources`` of their functions and the
+    ``runs``, the records of :func:`watch`, both by number."""
 
     def __init__(self, t, store, model):
         self.t, self.store = t, store
         self.number = {step: i for i, step in enumerate(t.steps)}
         self.parameters = {id(p.data): (name, p.trainable) for name, p in model.named_parameters()}
-        self.sources, self.known, self.runs, self.watched = [], {}, [], {}
-        self.steps = [self.tell(step) for step in t.steps]
+        self.sources, self.source_numbers, self.runs, self.run_numbers = [], {}, [], {}
+        self.steps = [self.frame(step) for step in t.steps]
 
-    def tell(self, step):
+    def frame(self, step):
         """Return one step as plain JSON."""
         block = re.match(r".*?\b\d+(?=\.|$)", step.layer)     # trunk.h.0 of trunk.h.0.attn
         return {
@@ -125,7 +127,7 @@ class Telling:
             "source": self.source(step.function), "run": self.run(step),
             **(self.backward(step) if step.backward else self.forward(step))}
 
-    def unseen(self):
+    def unread(self):
         """Return the parameters that no operation reads, because a trunk's own code does."""
         read = {id(v) for step in self.t.steps for v in step.inputs.values()}
         return [name for key, (name, _) in self.parameters.items() if key not in read]
@@ -143,6 +145,7 @@ class Telling:
         return entry | ({"parameter": owner[0], "trained": owner[1]} if owner else {})
 
     def forward(self, step):
+        """Return what a forward step reads, returns and keeps, and which gradients are missing."""
         inputs = {n: v for n, v in step.inputs.items() if n not in ("past", "need")}
         heads = hasattr(step.cache, "probabilities")
         if heads and step.inputs.get("past") is None:     # as the operation splits it
@@ -171,6 +174,7 @@ class Telling:
                 "form": type(step.cache).__name__}
 
     def backward(self, step):
+        """Return what a backward step reads, and the gradients that it returns."""
         inner = {s.op: s for s in self.t.steps if s.inside is step}
         names = formulas.operands(step, inner)
         grads = formulas.gradients(step) if step.partner else {"": step.output}
@@ -195,32 +199,32 @@ class Telling:
 
     def formula(self, step, name, formula, names):
         """Return the formula of the value ``name`` with the indices of the arrays that it names."""
-        it, refs = formulas.spelled(formula, names), {}
-        for operand, letters in re.findall(r"(\w+)\[(\w*)\]", it.put + it.plus):
+        formula, refs = formulas.spelled(formula, names), {}
+        for operand, letters in re.findall(r"(\w+)\[(\w*)\]", formula.put + formula.plus):
             value = names[operand]
             if letters and isinstance(value, np.ndarray):
                 refs[operand] = self.part(step.op, operand, value)["array"]
             else:
                 refs[operand] = {"number": float(value)}
         paper = vars(F).get(step.op + "_backward" * step.backward, step.function)  # the textbook's
-        return {"text": formulas.text_of(paper, name), "at": it.at, "put": it.put,
-                "over": it.over, "plus": it.plus, "refs": refs,
-                "times": float(names[it.times]) if it.times else 1.0}
+        return {"text": formulas.text_of(paper, name), "at": formula.at, "put": formula.put,
+                "over": formula.over, "plus": formula.plus, "refs": refs,
+                "times": float(names[formula.times]) if formula.times else 1.0}
 
     def source(self, function):
         """Store a function's source; return its index."""
-        if function not in self.known:
-            self.known[function] = len(self.sources)
+        if function not in self.source_numbers:
+            self.source_numbers[function] = len(self.sources)
             self.sources.append(source_of(function))
-        return self.known[function]
+        return self.source_numbers[function]
 
     def run(self, step):
         """Return the index of the record of :func:`watch`; equal shapes share one record."""
         key = step.function, repr({n: describe(v) for n, v in step.inputs.items()})
-        if key not in self.watched:
-            self.watched[key] = len(self.runs)
+        if key not in self.run_numbers:
+            self.run_numbers[key] = len(self.runs)
             self.runs.append(watch(step))
-        return self.watched[key]
+        return self.run_numbers[key]
 
 
 def source_of(function):
@@ -245,10 +249,10 @@ def watch(step):
     ran, last, before = {}, [None], {}
 
     def local(frame, event, arg):
-        new = [f"{n} {describe(v)}" for n, v in frame.f_locals.items()
-               if n not in before or before[n] is not v]
-        if last[0] is not None and new:
-            ran[last[0]] = ", ".join([*filter(None, [ran[last[0]]]), *new])
+        changes = [f"{n} {describe(v)}" for n, v in frame.f_locals.items()
+                   if n not in before or before[n] is not v]
+        if last[0] is not None and changes:
+            ran[last[0]] = ", ".join([*filter(None, [ran[last[0]]]), *changes])
         before.update(frame.f_locals)
         if event == "line":
             ran.setdefault(frame.f_lineno, "")

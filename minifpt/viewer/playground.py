@@ -19,7 +19,7 @@ from .frames import source_of
 KIND = "playground"                                       # of the page
 MODEL = "minigpt-tiny"
 TASKS = "bit-xor", "majority", "bit-memory"               # those that tasks.js has
-POSITIONS = 12                                            # the most tokens of these
+MAX_TOKENS = 12                                           # of these tasks
 ENTRIES = 40                                              # gradients that the page compares singly
 PAGE = ("common.js", "drawing.js", "playground.js", "address.js", "panels.js", "looking.js",
         "stations.js", "tour.js", "start.js")
@@ -52,7 +52,7 @@ def page_data(model=MODEL):
     check(spec.text, trunk)
     statistics = {name: [float(p.data.mean()), float(p.data.std())]
                   for name, p in trunk.named_parameters()}
-    trunk.wpe.weight.data = trunk.wpe.weight.data[:POSITIONS]
+    trunk.wpe.weight.data = trunk.wpe.weight.data[:MAX_TOKENS]
     for _, p in trunk.named_parameters():
         p.data = p.data.astype(np.float16).astype(np.float64)
     arrays = {name: p.data for name, p in trunk.named_parameters()}
@@ -104,13 +104,13 @@ def stations():
 def faults():
     """Return the faults that the page can make, each with its right and its wrong line."""
     rows = []
-    for it in BREAKS:
-        faulty = broken(it)
-        lines = dict(source_of(vars(functional)[f"{it.op}_backward"])["lines"])
+    for fault in BREAKS:
+        faulty = broken(fault)
+        lines = dict(source_of(vars(functional)[f"{fault.op}_backward"])["lines"])
         first, last = faulty.lines
-        cut = "\n".join(lines[n].strip() for n in range(first, last + 1))
-        rows.append({"id": it.id, "title": it.title, "op": it.op, "why": it.why, "cut": cut,
-                     "put": faulty.text})
+        right_lines = "\n".join(lines[n].strip() for n in range(first, last + 1))
+        rows.append({"id": fault.id, "title": fault.title, "op": fault.op, "why": fault.why,
+                     "cut": right_lines, "put": faulty.text})
     return rows
 
 
@@ -119,11 +119,11 @@ def check(name, trunk):
     if not isinstance(trunk, GPT2):
         raise ValueError(f"playground: {name} is of kind {type(trunk).__name__}, expected GPT-2")
     c = trunk.config
-    if c.n_positions < POSITIONS or c.layer_norm_epsilon != 1e-5 or c.activation_function not in (
+    if c.n_positions < MAX_TOKENS or c.layer_norm_epsilon != 1e-5 or c.activation_function not in (
             "gelu_new", "gelu_pytorch_tanh"):
         raise ValueError(f"playground: {name} has {c.n_positions} positions, "
                          f"{c.activation_function} and epsilon {c.layer_norm_epsilon:g}, expected "
-                         f"at least {POSITIONS}, gelu_new and 1e-05")
+                         f"at least {MAX_TOKENS}, gelu_new and 1e-05")
     if not all(np.abs(p.data).max() < 65_504 for _, p in trunk.named_parameters()):
         raise ValueError(f"playground: {name} has weights beyond 65,504, the most of float16")
 

@@ -18,7 +18,6 @@ from .. import training
 from ..checks import whole
 from ..faults import rms
 from ..files import outputs
-from ..files.runs import Run
 from ..fpt import FPT
 from ..machine import single_threaded_blas
 from ..optim import Adam, clip_grad_norm
@@ -26,16 +25,18 @@ from ..tasks import defaults_of, member
 from ..tracing import swapped, trace
 from ..trunks import TrunkSpec, config_for
 from . import checking, encoded, fill, read, still, stored_array, to_json
-from .frames import SURE, TOKENS, Store, StoreFull, Telling
+from .frames import MIN_TOKENS, TOKENS, Frames, Store, StoreFull, axes_of_weight
 
-LARGEST = 20_000_000                                      # parameters
-WORK = 2e9                                                # parameters x tokens of the batch
+MAX_PARAMETERS = 20_000_000
+MAX_WORK = 2e9                                            # parameters x tokens of the batch
+CLIP = 1.0                                                # largest norm of all gradients
 # How much of an axis a file holds, by its name.  Examples and tokens are cut further where the
 # arrays would be larger than ROOM.
 CUT = {"head": 8, "class": 24, "symbol": 24, "choice": 24}
 CHANNELS = "channel of the head", "channel", "in", "out"
 # (examples, tokens, channels): the first that has room.
-TIGHTER = (4, 32, 400), (4, 32, 24), (2, 32, 24), (1, 32, 24), (1, 16, 24), (1, SURE, 24)
+TIGHTER = ((4, 32, 400), (4, 32, 24), (2, 32, 24), (1, 32, 24), (1, 16, 24),
+           (1, MIN_TOKENS, 24))
 ROOM = 1_250_000                                          # bytes, a third more as text
 PAGE = ("steps.html", "steps.css", "common.js", "steps.js", "steps_ribbon.js", "steps_frames.js",
         "steps_after.js", "steps_ends.js")
@@ -80,6 +81,7 @@ class Steps:
         return stored_array(self.data, number)
 
 
+@single_threaded_blas
 def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", differences=60,
           progress=True):
     """Take one step of training and return it to step through: a :class:`Steps`.
@@ -95,15 +97,54 @@ def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", difference
     of five wrong backward passes.  Raises ``ValueError`` for a model that is too large.
     """
     training.first_look(model, task)
-    options = defaults_of(task)
-    options |= {k: v for k, v in (("batch_size", batch_size), ("lr", lr)) if v is not None}
-    settings = {key: options[key] for key in ("steps", "batch_size", "lr", "schedule", "warmup")}
-    settings["batch_size"] = whole("steps", "batch_size", settings["batch_size"])
-    settings |= {"seed": whole("steps", "seed", seed, 0), "clip": 1.0}
-    model = copy.deepcopy(model)
-    trained = [p for p in model.parameters() if p.trainable]
-    run = Run(model, Adam(trained, settings["lr"]), np.random.default_rng([seed, 0]), settings)
-    return of_run(run, task, trunk=trunk, differences=differences, progress=progress)
+    settings = defaults_of(task)
+    settings |= {k: v for k, v in (("batch_size", batch_size), ("lr", lr)) if v is not None}
+    batch_size = whole("steps", "batch_size", settings["batch_size"])
+    count = whole("steps", "differences", differences, 0)
+    check(model, task, batch_size)
+    model, rng = copy.deepcopy(model), np.random.default_rng([whole("steps", "seed", seed, 0), 0])
+    optimizer = Adam([p for p in model.parameters() if p.trainable], settings["lr"])
+    optimizer.lr = training.learning_rate(settings | {"lr": optimizer.lr}, 0)
+    x, y = task.batch(rng, batch_size, "train")
+    before = {name: p.data.copy() for name, p in model.named_parameters()}
+    loss_before, _ = training.evaluate(model, task, x, y)
+    fast = task.loss(model.forward(x, train=True, rng=copy.deepcopy(rng))[0], y)[0]
+    norms, T = [], x.shape[1]
+
+    def clip(parameters, most):
+        norms.append(clip_grad_norm(parameters, most))
+        return norms[-1]
+    with trace(model) as t, swapped(vars(training), "clip_grad_norm", clip):
+        loss, accuracy = training.step(model, task, optimizer, x, y, CLIP, copy.deepcopy(rng))
+    after = {name: p.data.copy() for name, p in model.named_parameters()}
+    loss_after, _ = training.evaluate(model, task, x, y)
+    for name, p in model.named_parameters():              # the trace holds these very arrays
+        p.data[...] = before[name]
+    data = {
+        "title": f"One training step: {task.name}", "task": task.name, "about": about(task),
+        "trunk": re.sub(r".*[/\\]", "", trunk),          # without a folder of the user's
+        "loss": loss, "fast": fast, "accuracy": accuracy,
+        **tokens_of(task, x[:TIGHTER[0][0]]), "tokens": int(T), "batch": len(x),
+        "lr": optimizer.lr, "counts": model.counts(T), "losses": [loss_before, loss_after]}
+    for examples, tokens, channels in TIGHTER:
+        store = Store(CUT | dict.fromkeys(TOKENS, tokens) | dict.fromkeys(CHANNELS, channels)
+                      | {"example": examples}, T, ROOM if tokens != MIN_TOKENS else math.inf)
+        with suppress(StoreFull):
+            frames = Frames(t, store, model)
+            contents = {"steps": frames.steps, "sources": frames.sources, "runs": frames.runs,
+                        "x": store.add(x, ("example", "token", "channel")[:x.ndim]),
+                        "y": store.add(y, ("example", "token", "choice", "axis")[:y.ndim]),
+                        "adam": adam(model, optimizer, store, before, after, norms[0]),
+                        "unseen": frames.unread()}
+            break
+    rows, unchecked = [], ""
+    try:
+        rows = checking.differences(t, model, task, x, y, rng, count, progress)
+    except ValueError as e:
+        unchecked = str(e)
+    return Steps(data | contents | {
+        "arrays": store.arrays, "differences": rows, "unchecked": unchecked,
+        "breaks": checking.breaks(t, model, task, x, y, rng, rows)})
 
 
 def of_task(task, model, *, freeze="fpt", dropout=None, adapt=None, seed=0, **options):
@@ -116,77 +157,23 @@ def of_task(task, model, *, freeze="fpt", dropout=None, adapt=None, seed=0, **op
     return steps(fpt, task, seed=seed, trunk=spec.text, **options)
 
 
-@single_threaded_blas
-def of_run(run, task, *, trunk="", differences=60, progress=True):
-    """Do as :func:`steps` for the next step of a ``Run``, whose model stays unchanged."""
-    count = whole("steps", "differences", differences, 0)
-    model, settings = run.model, run.settings
-    check(run, task)
-    for _, p in model.named_parameters():
-        p.grad = None
-    run.optimizer.lr = training.learning_rate(settings, run.step)
-    run.optimizer.weight_decay = settings.get("weight_decay", 0.0)
-    x, y = task.batch(run.rng, settings["batch_size"], "train")
-    rng = copy.deepcopy(run.rng)
-    before = {name: p.data.copy() for name, p in model.named_parameters()}
-    loss_before, _ = training.evaluate(model, task, x, y)
-    fast = task.loss(model.forward(x, train=True, rng=copy.deepcopy(rng))[0], y)[0]
-    norms, T = [], x.shape[1]
-
-    def clip(parameters, most):
-        norms.append(clip_grad_norm(parameters, most))
-        return norms[-1]
-    with trace(model) as t, swapped(vars(training), "clip_grad_norm", clip):
-        loss, accuracy = training.step(model, task, run.optimizer, x, y, settings["clip"], run.rng)
-    after = {name: p.data.copy() for name, p in model.named_parameters()}
-    loss_after, _ = training.evaluate(model, task, x, y)
-    for name, p in model.named_parameters():              # the trace holds these very arrays
-        p.data[...] = before[name]
-    data = {
-        "title": f"One training step: {task.name}", "task": task.name, "about": about(task),
-        "trunk": re.sub(r".*[/\\]", "", trunk),          # without a folder of the user's
-        "number": run.step + 1, "loss": loss, "fast": fast, "accuracy": accuracy,
-        **tokens_of(task, x[:TIGHTER[0][0]]), "tokens": int(T), "batch": len(x),
-        "lr": run.optimizer.lr, "counts": model.counts(T), "losses": [loss_before, loss_after]}
-    for examples, tokens, channels in TIGHTER:
-        store = Store(CUT | dict.fromkeys(TOKENS, tokens) | dict.fromkeys(CHANNELS, channels)
-                      | {"example": examples}, T, ROOM if tokens != SURE else math.inf)
-        with suppress(StoreFull):
-            telling = Telling(t, store, model)
-            contents = {"steps": telling.steps, "sources": telling.sources, "runs": telling.runs,
-                        "x": store.add(x, ("example", "token", "channel")[:x.ndim]),
-                        "y": store.add(y, ("example", "token", "choice", "axis")[:y.ndim]),
-                        "adam": adam(run, store, before, after, norms[0]),
-                        "unseen": telling.unseen()}
-            break
-    rows, unchecked = [], ""
-    try:
-        rows = checking.differences(t, model, task, x, y, rng, count, progress)
-    except ValueError as e:
-        unchecked = str(e)
-    return Steps(data | contents | {
-        "arrays": store.arrays, "differences": rows, "unchecked": unchecked,
-        "breaks": checking.breaks(t, model, task, x, y, rng, rows)})
-
-
-def check(run, task):
-    """Raise ``ValueError`` for a run that cannot be stepped through."""
-    n = sum(p.data.size for p in run.model.parameters())
-    if not any(p.trainable for p in run.model.parameters()):
+def check(model, task, batch_size):
+    """Raise ``ValueError`` for a model that cannot be stepped through."""
+    n = sum(p.data.size for p in model.parameters())
+    if not any(p.trainable for p in model.parameters()):
         raise ValueError("steps: every parameter is frozen, there is nothing to train")
     check_size(n)
-    batch = run.settings["batch_size"]
-    if n * batch * task.tokens > WORK:
-        raise ValueError(f"steps: {batch} examples of {task.tokens} tokens are too many for a "
+    if n * batch_size * task.tokens > MAX_WORK:
+        raise ValueError(f"steps: {batch_size} examples of {task.tokens} tokens are too many for a "
                          f"model of {n:,} parameters: choose a smaller batch, at most "
-                         f"{max(1, int(WORK / n / task.tokens))}, or a smaller trunk")
+                         f"{max(1, int(MAX_WORK / n / task.tokens))}, or a smaller trunk")
 
 
 def check_size(n):
     """Raise ``ValueError`` for a model with too many parameters."""
-    if n > LARGEST:
-        raise ValueError(f"steps: the model has {n:,} parameters, at most {LARGEST:,} can be "
-                         "stepped through: choose minigpt-language, or random:2x4x128")
+    if n > MAX_PARAMETERS:
+        raise ValueError(f"steps: the model has {n:,} parameters, at most {MAX_PARAMETERS:,} can "
+                         "be stepped through: choose minigpt-language, or random:2x4x128")
 
 
 def tokens_of(task, x):
@@ -209,22 +196,18 @@ def about(task):
     return " ".join(re.sub(r":\w+:|`", "", text).split())
 
 
-def adam(run, store, before, after, norm):
+def adam(model, optimizer, store, before, after, norm):
     """Return what Adam did to each parameter, and its settings."""
-    optimizer, rows = run.optimizer, []
-    at = {id(p): i for i, p in enumerate(optimizer.parameters)}
-    for name, p in run.model.named_parameters():
+    at, rows = {id(p): i for i, p in enumerate(optimizer.parameters)}, []
+    for name, p in model.named_parameters():
         row = {"name": name, "group": p.group, "trained": p.trainable, "shape": list(p.data.shape),
                "moved": rms(after[name] - before[name]),
                "changed": int((after[name] != before[name]).sum())}
         i = at.get(id(p))
         if i is not None and p.grad is not None:
-            axes = ("in", "out") if p.data.ndim == 2 else ("channel",) * p.data.ndim
-            row |= {key: store.add(a, axes) for key, a in (
+            row |= {key: store.add(a, axes_of_weight(None, a)) for key, a in (
                 ("before", before[name]), ("grad", p.grad), ("m", optimizer.m[i]),
                 ("v", optimizer.v[i]), ("after", after[name]))}
         rows.append(row)
-    clip = run.settings["clip"]
-    return {"rows": rows, "norm": norm, "clip": clip, "factor": clip / max(norm, clip),
-            "decay": optimizer.weight_decay, "t": optimizer.t, "betas": list(optimizer.betas),
-            "eps": optimizer.eps}
+    return {"rows": rows, "norm": norm, "clip": CLIP, "factor": CLIP / max(norm, CLIP),
+            "t": optimizer.t, "betas": list(optimizer.betas), "eps": optimizer.eps}

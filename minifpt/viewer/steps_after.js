@@ -27,8 +27,6 @@ function adamFrame() {
   if (r && r.grad !== undefined) {
     const get = key => valueAt(array(r[key]), state.entry);
     const [b1, b2] = A.betas, m = get("m"), v = get("v"), x = get("before");
-    const keep = 1 - D.lr * A.decay * (r.shape.length > 1), kept = keep === 1 ? "" :
-      ` · ${num(keep, 7)}`;                 // weight decay, of matrices only
     const mh = m / (1 - b1 ** A.t), vh = v / (1 - b2 ** A.t);
     right.append(el("h3", {}, `${r.name}, ${shape(r.shape)}`), el("div", {class: "arrays"},
       [["x", "before"], [A.factor < 1 ? "g, clipped" : "g", "grad"], ["m", "m"], ["v", "v"],
@@ -39,9 +37,9 @@ function adamFrame() {
     el("div", {class: "asked"}, el("h3", {}, `Entry [${state.entry.join(", ")}] in numbers, ` +
       `t = ${A.t}`, el("span", {class: "screen"}, "; click another one")),
       el("div", {class: "sum"}, `m / (1 − ${b1}^t) = ${num(mh, 5)},  v / (1 − ${b2}^t) = ` +
-        `${num(vh, 5)}`, el("br"), `x${kept} − lr · ${num(mh, 5)} / (√${num(vh, 5)} + ` +
+        `${num(vh, 5)}`, el("br"), `x − lr · ${num(mh, 5)} / (√${num(vh, 5)} + ` +
         `${num(A.eps, 1)})`,
-      el("br"), `= ${num(x, 7)}${kept} − ${num(D.lr, 4)} · ${num(mh / (Math.sqrt(vh) + A.eps),
+      el("br"), `= ${num(x, 7)} − ${num(D.lr, 4)} · ${num(mh / (Math.sqrt(vh) + A.eps),
         5)} = ${num(get("after"), 7)}`)));
   }
   return [head("Adam", el("span", {class: "badge trained"}, `● ${count(trained.reduce((t, r) =>
@@ -57,10 +55,10 @@ function adamFrame() {
     `${plural(saved, "multiply-add")} (for a bias: additions).`) : null,
   el("p", {class: "doc"}, el("span", {class: "formula"},
     "x = x − lr · (m / (1 − b1^t)) / (√(v / (1 − b2^t)) + eps)")),
-  A.t === 1 ? el("p", {}, "This is Adam's first step, t = 1. Its means hold one gradient g only: " +
+  el("p", {}, "This is Adam's first step, t = 1. Its means hold one gradient g only: " +
     "m / (1 − b1) = g and v / (1 − b2) = g². So the step is lr · g / |g|: every number moves by " +
     `the learning rate, ${num(D.lr, 4)}, however large or small its gradient is, unless that is 0 ` +
-    "or as tiny as eps. From t = 2 on, numbers whose gradient changes its sign move less.") : null,
+    "or as tiny as eps. From t = 2 on, numbers whose gradient changes its sign move less."),
   el("h3", {}, "How far each parameter moved (root mean square); " +
     "▨ frozen: what its gradient would have cost"), list), right)];
 }

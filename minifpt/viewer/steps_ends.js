@@ -170,8 +170,8 @@ document.addEventListener("keydown", e => {
   e.preventDefault();
 });
 document.getElementById("title").textContent = D.title;
-document.getElementById("facts").textContent = `${D.trunk ? D.trunk + ", " : ""}step ` +
-  `${count(D.number)}, ${plural(D.batch, "example")} of ${plural(D.tokens, "token")}`;
+document.getElementById("facts").textContent = `${D.trunk ? D.trunk + ", " : ""}step 1, ` +
+  `${plural(D.batch, "example")} of ${plural(D.tokens, "token")}`;
 document.getElementById("keys").append(...KEYS.map(([k, t]) => el("span", {},
   ...k.split(" ").map(x => el("kbd", {}, x)), ` ${t}`)), el("span", {class: "note"},
   "Cells show rounded numbers; ≈0 is small but not 0. ", el("i", {class: "screen"},

@@ -9,6 +9,11 @@ from . import stored_array
 
 KIND = "still"                                            # of the pictures
 INK, SOFT, HATCH = "#1d2930", "#5b6b74", "#8093a0"
+# How a bar looks for an operation or a group, by its parameters; "missing": nothing runs back.
+BARS = {"trained": {"color": plots.TRAINED, "edgecolor": plots.TRAINED},
+        "frozen": {"color": "#eef2f4", "edgecolor": HATCH, "hatch": "////"},
+        "none": {"color": "white", "edgecolor": HATCH},
+        "missing": {"color": "white", "edgecolor": HATCH, "linestyle": ":"}}
 
 
 def still(data, path):
@@ -70,18 +75,18 @@ def matrix(ax, data, number, title):
     frame(ax, title)
     if number is None:
         return
-    shown = values(data, number)
-    limit = float(np.quantile(np.abs(shown), 0.985)) or float(np.abs(shown).max()) or 1.0
-    positive = not (shown < 0).any()
-    colours = ["#fafaf7", "#0c5460"] if positive else ["#1c58a0", "#fafafa", "#c45400"]
-    ax.imshow(shown, LinearSegmentedColormap.from_list("", colours), aspect="auto",
-              vmin=0 if positive else -limit, vmax=limit, interpolation="nearest")
-    full = " × ".join(map(str, data["arrays"][number]["shape"]))
-    ax.set_xlabel(full + (", cut" if data["arrays"][number]["shape"]
-                          != data["arrays"][number]["shown"] else ""), fontsize=9, color=SOFT)
+    cells, stored = values(data, number), data["arrays"][number]
+    limit = float(np.quantile(np.abs(cells), 0.985)) or float(np.abs(cells).max()) or 1.0
+    is_positive = not (cells < 0).any()
+    colours = ["#fafaf7", "#0c5460"] if is_positive else ["#1c58a0", "#fafafa", "#c45400"]
+    ax.imshow(cells, LinearSegmentedColormap.from_list("", colours), aspect="auto",
+              vmin=0 if is_positive else -limit, vmax=limit, interpolation="nearest")
+    ax.set_xlabel(" × ".join(map(str, stored["shape"]))
+                  + ", cut" * (stored["shape"] != stored["shown"]), fontsize=9, color=SOFT)
 
 
 def frame(ax, title):
+    """Give an axis a title and a grey frame, and no ticks."""
     ax.set_title(title, fontsize=9, color=INK, loc="left")
     ax.set(xticks=[], yticks=[])
     for spine in ax.spines.values():
@@ -114,8 +119,7 @@ def loss(top, bottom, data):
         return
     refs = back["out"][0]["formula"]["refs"]
     matrix(top, data, refs["p"], f"loss {data['loss']:.4f}\np, ○ right")
-    hot = values(data, refs["one_hot"])
-    for i, j in np.argwhere(hot == 1):
+    for i, j in np.argwhere(values(data, refs["one_hot"]) == 1):
         top.plot(j, i, "o", markersize=5, markerfacecolor="none", markeredgecolor="#c45400")
     matrix(bottom, data, back["out"][0]["array"], "← (p − one-hot) / n")
 
@@ -127,18 +131,16 @@ def adam(ax, update, losses):
         moved, size = groups.get(row["group"], (0.0, 0))
         n = int(np.prod(row["shape"]))
         groups[row["group"]] = moved + row["moved"] ** 2 * n, size + n
-    moved = {g: (total / n) ** 0.5 for g, (total, n) in groups.items()}
-    most = max(moved.values()) or 1.0
-    for i, far in enumerate(moved.values()):
-        still = far == 0
-        ax.barh(i, most if still else far, color="#eef2f4" if still else plots.TRAINED,
-                edgecolor=HATCH if still else plots.TRAINED, hatch="////" if still else None)
-        if still:
-            ax.text(most / 2, i, "frozen", ha="center", va="center", fontsize=9, color=INK,
+    distances = {g: (total / n) ** 0.5 for g, (total, n) in groups.items()}
+    largest = max(distances.values()) or 1.0
+    for i, distance in enumerate(distances.values()):
+        ax.barh(i, distance or largest, **BARS["trained" if distance else "frozen"])
+        if not distance:
+            ax.text(largest / 2, i, "frozen", ha="center", va="center", fontsize=9, color=INK,
                     bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
     ax.set_title(f"Adam: loss of this\nbatch {losses[0]:.3f} → {losses[1]:.3f}", fontsize=9,
                  color=INK, loc="left")
-    ax.set(yticks=range(len(moved)), yticklabels=moved, xticks=[])
+    ax.set(yticks=range(len(distances)), yticklabels=distances, xticks=[])
     ax.tick_params(length=0, labelsize=9)
     ax.invert_yaxis()
     ax.spines[:].set_visible(False)
@@ -150,13 +152,10 @@ def ribbon(ax, data):
     steps = data["steps"]
     ahead = [s for s in steps if not s["back"]]
     for x, step in enumerate(ahead):
-        owned = [p["trained"] for p in step["in"] if "parameter" in p]
-        for y, there in ((1, True), (0, step["partner"] is not None)):
-            color = plots.TRAINED if any(owned) else "#eef2f4" if owned else "white"
-            ax.bar(x, 0.8, 0.82, bottom=y, align="edge", color=color if there else "white",
-                   edgecolor=color if any(owned) and there else HATCH, linewidth=0.6,
-                   hatch="////" if owned and not any(owned) and there else None,
-                   linestyle="-" if there else ":")
+        are_trained = [p["trained"] for p in step["in"] if "parameter" in p]
+        kind = "trained" if any(are_trained) else "frozen" if are_trained else "none"
+        for y, bar in ((1, kind), (0, "missing" if step["partner"] is None else kind)):
+            ax.bar(x, 0.8, 0.82, bottom=y, align="edge", linewidth=0.6, **BARS[bar])
     fold = None
     for x, step in enumerate(ahead):
         if step["fold"] and step["fold"] != fold:
