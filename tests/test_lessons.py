@@ -355,8 +355,8 @@ def test_a_reader_goes_the_whole_way_with_a_file_of_their_own(tmp_path, monkeypa
         names += asked
         answered = re.sub(r'^check\("(\w+)", \1\)', r'check("\1", EXERCISES["\1"].solution)', text,
                           flags=re.M)
-        Path("lesson.py").write_text("from minifpt.exercises import EXERCISES, _load\n_load()\n"
-                                     f"{answered}", encoding="utf-8")
+        Path("lesson.py").write_text("from minifpt.exercises import EXERCISES, load_exercises\n"
+                                     f"load_exercises()\n{answered}", encoding="utf-8")
         run = subprocess.run([sys.executable, "lesson.py"], capture_output=True, encoding="utf-8",
                              env=os.environ | {"MPLBACKEND": "agg", "PYTHONUTF8": "1"})
         assert run.returncode == 0 and "\u2717" not in run.stdout, f"{source.stem}\n{run}"
