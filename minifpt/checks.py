@@ -32,13 +32,17 @@ def number(where, name, value, zero=False, most=math.inf):
     raise ValueError(f"{where}: {name} is {brief(value)}, expected {expected}{limit}")
 
 
-def fields(config, sizes=(), positive=(), flags=()):
+def fields(config, sizes=(), positive=(), flags=(), **defaults):
     """Check the fields of a model's config, and turn NumPy's numbers into Python's.
 
     ``sizes`` are whole numbers of at least 1, ``positive`` positive numbers, and ``flags`` ``True``
-    or ``False``.  The field ``dropout`` is a probability."""
+    or ``False``.  The field ``dropout`` is a probability.  ``defaults`` are more sizes: functions
+    that return the size where the field is ``None``."""
     where = type(config).__name__
     values = {name: whole(where, name, getattr(config, name), most=2**63 - 1) for name in sizes}
+    for name, default in defaults.items():
+        size = default() if getattr(config, name) is None else getattr(config, name)
+        values[name] = whole(where, name, size, most=2**63 - 1)
     values |= {name: number(where, name, getattr(config, name), most=1e30) for name in positive}
     values["dropout"] = number(where, "dropout", config.dropout, zero=True, most=0.99999)
     for name in flags:

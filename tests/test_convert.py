@@ -50,7 +50,7 @@ def arrays(seed=0, dtype=np.float32, **changes):
 def write(folder, tensors=None, **config):
     """A folder as save_pretrained writes it."""
     folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG | config))
+    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"} | CONFIG | config))
     (folder / "model.safetensors").write_bytes(safetensors(tensors or arrays()))
     return folder
 

@@ -114,6 +114,7 @@ def test_a_llama_without_a_head_is_converted_as_a_trunk(tmp_path):
 
 @pytest.mark.parametrize("change, says", [
     ({"rope_scaling": {"rope_type": "llama3"}, "rope_parameters": None}, "rope_type"),
+    ({"rope_scaling": {"type": "linear"}}, "type is 'linear', minifpt builds only default"),
     ({"hidden_act": "gelu"}, "hidden_act"), ({"attention_bias": True}, "attention_bias"),
     ({"head_dim": 8}, "head_dim"), ({"num_hidden_layers": 3}, "holds 2 blocks"),
     ({"num_hidden_layers": "2"}, "n_layer"), ({"vocab_size": 12}, "wte.weight"),

@@ -1,6 +1,5 @@
 """Weights written anew, for minifpt or for Transformers: ``minifpt convert SOURCE``."""
 
-import os
 import re
 from pathlib import Path
 
@@ -8,7 +7,7 @@ from .. import adapters, trunks
 from ..files import cache_folder, export, huggingface, outputs, weights, write_beside
 from ..files.huggingface import HUB
 from ..files.tokenizer import FILES
-from ..gpt2 import SHAPES, GPT2Config
+from ..gpt2 import GPT2Config
 
 
 def import_weights(source, out=None, dtype=None, dropout=None, revision=None):
@@ -27,20 +26,17 @@ def import_weights(source, out=None, dtype=None, dropout=None, revision=None):
     are copied beside the file as ``NAME.merges.txt`` and so on.  The whole model is in memory
     meanwhile, in float32.  Raises ``FileNotFoundError`` or ``ValueError`` with one line.
     """
-    if dtype is not None:
-        export.weight_dtype(dtype)                        # raises before any download
-    source = os.fspath(source)
-    hub, path = HUB.get(source, source), Path(source)
+    # Both raise before any download.
+    dtype = export.weight_dtype("float16" if dtype is None else dtype)
+    GPT2Config(dropout=0.0 if dropout is None else dropout)
+    source, path = str(source), Path(source)
+    hub = HUB.get(source, source)
     if revision is not None and (path.exists() or not revision):
-        end = ", not of a path" if path.exists() else ""
         raise ValueError(f"convert: revision '{revision}' of {source}, expected a commit, tag or "
-                         f"branch of a hub id owner/name{end}")
-    if dropout is not None:
-        GPT2Config(**SHAPES["gpt2"], dropout=dropout)     # raises before any download
+                         "branch of a hub id owner/name, not of a path")
     if huggingface.is_checkpoint(path):
-        named = path.is_file() and path.stem.split(".")[0] != "model"
-        name = path.stem if named else huggingface.tensor_file(path.resolve()).parent.name
-        origin = {"source": path.resolve().name}
+        file, origin = huggingface.tensor_file(path), {"source": path.resolve().name}
+        name = file.parent.resolve().name if file.name in huggingface.FILES else file.stem
     elif path.exists():
         huggingface.tensor_file(path)                     # its error names the missing file
         raise ValueError(f"convert: {source} is neither a folder that Transformers saved, nor a "
@@ -57,8 +53,8 @@ def import_weights(source, out=None, dtype=None, dropout=None, revision=None):
     if path is None:                                      # download when the file can be written
         path = huggingface.download(hub, revision, FILES)
         origin["revision"] = path.name
-    model, _ = load(path, dropout)
     folder = huggingface.tensor_file(path).parent
+    model, _ = load(path, dropout)
     tokenizer = {out.with_name(f"{out.stem}.{file}"): (folder / file).read_bytes()
                  for file in FILES if (folder / file).is_file()}
     for beside, data in tokenizer.items():
@@ -91,10 +87,9 @@ def export_weights(source, out, dtype=None):
     for Transformers."""
     path = weights.find(source)
     model, settings = load(path)
-    is_lm = hasattr(model, "wte")
     export.save_folder(model, out, dtype, {
         key: settings[key] for key in ("source", "command", "revision") if key in settings},
-        export.tokenizer_files(path, model.config.vocab_size) if is_lm else {})
+        export.tokenizer_files(path, model.config.vocab_size) if hasattr(model, "wte") else {})
 
 
 def load(path, dropout=None):

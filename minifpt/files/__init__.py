@@ -140,7 +140,7 @@ def remove_leftovers(path):
             try:
                 os.kill(process, 0)
             except ProcessLookupError:
-                if leftover.is_dir():                     # of export.write_folder
+                if leftover.is_dir():                     # of export.save_folder
                     shutil.rmtree(leftover, ignore_errors=True)
                 else:
                     leftover.unlink(missing_ok=True)

@@ -5,12 +5,12 @@ and ``model.safetensors``.
 """
 
 import json
-import math
 import os
 import shutil
 import sys
 import zipfile
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,6 @@ from . import (
 )
 from .tokenizer import FILES, byte_vocabulary, files_beside, is_bytes
 
-NAMES = {"float32": "F32", "float16": "F16"}              # by safetensors' names
 SUFFIXES = (".safetensors", ".json", ".bin", ".pt")       # of files, not of folders
 
 
@@ -37,13 +36,15 @@ def save(model, /, path, dtype=None, **provenance):
     As the method ``save`` of these classes it has no argument ``model``.
 
     A path that ends in ``.npz`` gives a weight file of minifpt, by default in float16.  Any other
-    path gives a new folder as Transformers saves it, by default in float32.
+    path gives a new folder as Transformers saves it, by default in float32; a model with 256 tokens
+    gets the byte tokenizer.
     """
     model.check_exports()
     if not str(path).endswith(".npz"):
-        return save_folder(model, path, dtype, provenance)
-    config = asdict(getattr(model, "trunk", model).config)       # it may have got positions
-    save_weights(path, config | provenance, by_gpt2_name(model),
+        files = byte_tokenizer() if model.config.vocab_size == 256 else {}
+        return save_folder(model, path, dtype, provenance, files)
+    config = getattr(model, "trunk", model).config        # it may have got positions
+    save_weights(path, asdict(config) | provenance, by_gpt2_name(model),
                  np.float16 if dtype is None else dtype)
 
 
@@ -53,18 +54,15 @@ def save_weights(path, config, named_arrays, dtype=np.float16):
     The file is as ``np.savez`` writes it, but without the time, so that equal weights give equal
     bytes.  Raises ``ValueError`` if a number is not finite or too large for ``dtype``.
     """
-    dtype = weight_dtype(dtype)
+    stored = chain([("config", np.array(to_json(config)))],
+                   cast_all(named_arrays, weight_dtype(dtype), path))
 
-    def write_all(f):
+    def write(f):
         with zipfile.ZipFile(f, "w") as archive:
-            add(archive, "config", np.array(to_json(config)))
-            for name, array in cast_all(named_arrays, dtype, path):
-                add(archive, name, array)
-
-    def add(archive, name, array):
-        with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as f:
-            np.lib.format.write_array(f, array, allow_pickle=False)
-    write_beside(path, write_all)
+            for name, array in stored:
+                with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
+                    np.lib.format.write_array(entry, array, allow_pickle=False)
+    write_beside(path, write)
 
 
 def weight_dtype(dtype):
@@ -77,10 +75,16 @@ def weight_dtype(dtype):
 
 def cast_all(named_arrays, dtype, path):
     """Yield (name, array in a file's dtype); at the end say how many numbers became 0, because they
-    are smaller than the dtype's smallest one."""
+    are smaller than the dtype's smallest one.  Raises ``ValueError`` for numbers that the dtype
+    cannot hold."""
     lost = 0
     for name, a in named_arrays:
-        stored = cast(a, dtype, f"{path}: '{name}'")
+        with np.errstate(over="ignore"):
+            stored = np.array(a, dtype, order="C")
+        if not np.isfinite(stored).all():
+            numbers = "a NaN or an infinity" if not np.isfinite(a).all() else (
+                f"numbers beyond {np.finfo(dtype).max}, the largest {dtype}: write float32")
+            raise ValueError(f"{path}: '{name}' holds {numbers}")
         lost += np.count_nonzero(a) - np.count_nonzero(stored)
         yield name, stored
     if lost:
@@ -88,59 +92,32 @@ def cast_all(named_arrays, dtype, path):
               "float32 keeps them", file=sys.stderr)
 
 
-def cast(array, dtype, label):
-    """Return an array in a file's dtype.  Raises ``ValueError``, which begins with ``label``, for
-    numbers that the dtype cannot hold."""
-    with np.errstate(over="ignore"):
-        cast = np.array(array, dtype, order="C")
-    if np.isfinite(cast).all():
-        return cast
-    if not np.isfinite(array).all():
-        raise ValueError(f"{label} holds a NaN or an infinity")
-    raise ValueError(f"{label} holds numbers beyond {np.finfo(dtype).max}, the largest {dtype}: "
-                     "write float32")
-
-
-def save_folder(model, folder, dtype=None, provenance=None, files=None):
-    """Write a folder that Transformers reads, with more ``files`` {name: bytes}, such as a
-    tokenizer's.  By default a model with 256 tokens gets the byte tokenizer."""
-    config, arrays = families.as_transformers(getattr(model, "trunk", model).config,
-                                              by_gpt2_name(model))
-    if files is None:
-        files = byte_tokenizer() if model.config.vocab_size == 256 else {}
-    write_folder(folder, config | ({"minifpt": provenance} if provenance else {}), arrays,
-                 np.float32 if dtype is None else dtype, files)
-
-
-def write_folder(folder, config, named_arrays, dtype=np.float32, files=None):
-    """Write a checkpoint that Transformers reads, as a new folder.
-
-    config        the fields of ``config.json``; the dtype is added.
-    named_arrays  (name, array) of each tensor, with Transformers' names and shapes.
-    files         {name: bytes} of more files, such as a tokenizer's.
+def save_folder(model, folder, dtype, provenance, files):
+    """Write a new folder that Transformers reads, by default in float32, with more ``files``
+    {name: bytes}, such as a tokenizer's.
 
     The folder is written beside its place and then renamed: after a crash there is a whole
     folder or none.  Raises ``ValueError`` if the path exists.
     """
-    folder, dtype = check_folder(folder), weight_dtype(dtype)
-    config = config | {"dtype": dtype.name}
-    texts = {"config.json": json.dumps(json.loads(to_json(config)), indent=2).encode() + b"\n"}
+    folder, dtype = check_folder(folder), weight_dtype(np.float32 if dtype is None else dtype)
+    config, arrays = families.as_transformers(getattr(model, "trunk", model).config,
+                                              by_gpt2_name(model))
+    config |= {"dtype": dtype.name} | ({"minifpt": provenance} if provenance else {})
+    files = files | {
+        "config.json": json.dumps(json.loads(to_json(config)), indent=2).encode() + b"\n"}
     beside = unfinished(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
     shutil.rmtree(beside, ignore_errors=True)             # of a killed process with this number
     try:
         beside.mkdir()
-        for name, data in (texts | (files or {})).items():
+        for name, data in files.items():
             write_durably(beside / name, folder, lambda f, data=data: f.write(data))
         write_durably(beside / "model.safetensors", folder,
-                      lambda f: write_safetensors(f, named_arrays, dtype, folder))
+                      lambda f: write_safetensors(f, arrays, dtype, folder))
         if folder.is_dir():
             folder.rmdir()                                # an empty folder
         os.replace(beside, folder)
-    except OSError as e:
-        e.filename = str(folder)
-        raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
@@ -161,17 +138,18 @@ def check_folder(folder):
 
 
 def write_safetensors(f, named_arrays, dtype, path):
-    """Write arrays to an open binary file as safetensors: eight bytes with the length of the
-    header, the header as JSON, then the numbers of each array as they lie in memory."""
-    named = [(name, np.asarray(a)) for name, a in named_arrays]
+    """Write a list of (name, array) to an open binary file as safetensors: eight bytes with the
+    length of the header, the header as JSON, then the numbers of each array as they lie in memory.
+    """
     header, end = {"__metadata__": {"format": "pt"}}, 0   # as Transformers writes it
-    for name, a in named:
-        begin, end = end, end + math.prod(a.shape) * dtype.itemsize
-        header[name] = {"dtype": NAMES[dtype.name], "shape": a.shape, "data_offsets": [begin, end]}
+    for name, a in named_arrays:
+        begin, end = end, end + a.size * dtype.itemsize
+        header[name] = {"dtype": f"F{8 * dtype.itemsize}", "shape": a.shape,
+                        "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)                       # the numbers begin at a multiple of 8
     f.write(len(text).to_bytes(8, "little") + text)
-    for _, array in cast_all(named, dtype.newbyteorder("<"), path):
+    for _, array in cast_all(named_arrays, dtype.newbyteorder("<"), path):
         f.write(array.data)
 
 

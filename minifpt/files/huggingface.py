@@ -7,14 +7,15 @@ dtype, shape and place), then the numbers as they are in memory.  Nothing in it 
 
 import json
 import math
-import os
 import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from . import is_name, one_line, printable, read_json, refuse_damage
+from . import is_name, one_line, printable, read_json
 
 HUB = {name: f"openai-community/{name}" for name in (
     "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")} | {"distilgpt2": "distilbert/distilgpt2"}
@@ -24,60 +25,34 @@ FILES = ("model.safetensors", "model.safetensors.index.json")
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}    # by safetensors' names
 
 
+class Tensor(NamedTuple):
+    """An array in files, whose numbers are not read yet.
+
+    label   its name in errors.
+    read    a function that returns the array, which may be a read-only map of a file.  Raises
+            ``ValueError`` for a dtype that cannot be read, and for damage.
+    """
+
+    label: str
+    shape: tuple
+    read: Callable
+
+
 def is_checkpoint(path):
     """Return whether a path looks like Transformers' checkpoint: a folder or file of tensors."""
     path = Path(path)
-    if path.is_dir():
-        return any((path / file).is_file() for file in FILES)
-    return path.is_file() and (path.suffix == ".safetensors" or path.name in FILES)
-
-
-def settings_of(path):
-    """Return the ``config.json`` of a checkpoint as a dict, and its path."""
-    path = tensor_file(Path(path)).with_name("config.json")
-    return read_json(path), path
-
-
-class Tensor:
-    """An array in a file, whose numbers are read by :meth:`read`.
-
-    label        its name in errors.
-    dtype        the file's dtype, uint16 for bfloat16; or the name of a dtype that cannot be
-                 read, such as a mask's or float8's.
-    read_array   a function that returns the array.
-    """
-
-    def __init__(self, label, shape, dtype, read_array):
-        self.label, self.shape, self.dtype, self.read_array = label, shape, dtype, read_array
-
-    def is_readable(self):
-        """Return whether the array has one of the dtypes that can be read."""
-        return not isinstance(self.dtype, str)
-
-    def check_dtype(self):
-        """Raise ``ValueError`` for a dtype that cannot be read."""
-        if not self.is_readable():
-            raise ValueError(f"{self.label} is {self.dtype}, expected one of {', '.join(DTYPES)}")
-
-    def read(self):
-        """Return the array, which may be a read-only map of the file.  Raises ``ValueError``."""
-        self.check_dtype()
-        with refuse_damage(f"{self.label} is damaged"):   # zipfile checks a CRC at the end
-            array = self.read_array()
-        if self.dtype.kind == "u":                        # the upper half of a float32
-            return (array.astype(np.uint32) << 16).view(np.float32)
-        return array
+    return any((path / file).is_file() for file in FILES) or path.is_file() and (
+        path.suffix == ".safetensors" or path.name in FILES)
 
 
 def tensor_file(path):
     """Return the file with the tensors: ``path``, or a file in the folder ``path``."""
-    if not path.is_dir():
-        return path
-    for file in FILES:
-        if (path / file).is_file():
-            return path / file
-    raise FileNotFoundError(f"{path}: the folder holds none of {', '.join(FILES)} (PyTorch's own "
-                            ".bin files are pickles and are not read: save it as safetensors)")
+    files = [path / file for file in FILES if (path / file).is_file()]
+    if path.is_dir() and not files:
+        raise FileNotFoundError(f"{path}: the folder holds none of {', '.join(FILES)} (PyTorch's "
+                                "own .bin files are pickles and are not read: save it as "
+                                "safetensors)")
+    return files[0] if files else path
 
 
 def read_tensors(path):
@@ -104,7 +79,7 @@ def read_safetensors(path):
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such file")
-    size = os.path.getsize(path)
+    size = path.stat().st_size
     with open(path, "rb") as f:
         first = 8 + int.from_bytes(f.read(8), "little")   # where the numbers begin
         if not 8 < first <= min(size, 100_000_000):
@@ -117,35 +92,33 @@ def read_safetensors(path):
             if name == "__metadata__":
                 continue
             dtype, shape, (begin, end) = (entry[key] for key in ("dtype", "shape", "data_offsets"))
-            shape = tuple(shape)
             if not (isinstance(dtype, str) and re.fullmatch(r"\w{1,19}", dtype)
-                    and all(type(n) is int and 0 <= n < 1 << 63 for n in (*shape, begin, end))):
+                    and all(type(n) is int and 0 <= n < 1 << 63 for n in (*shape, begin, end))
+                    and begin <= end
+                    and (dtype not in DTYPES or end - begin == math.prod(shape) * np.dtype(
+                        DTYPES[dtype]).itemsize)):
                 raise ValueError(f"'{printable(name)}' is {entry!r:.100}")
-            if dtype in DTYPES:
-                if end - begin != math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize:
-                    raise ValueError(f"'{name}', {dtype} {shape}, has {end - begin} bytes")
-                dtype = np.dtype(DTYPES[dtype])
-            tensors[printable(name)] = Tensor(
-                f"{path}: '{name}'", shape, dtype,
-                partial(_mapped, path, dtype, first + begin, shape))
+            tensors[printable(name)] = Tensor(f"{path}: '{name}'", tuple(shape), partial(
+                read_array, path, name, dtype, first + begin, tuple(shape)))
             pieces.append((begin, end))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise ValueError(f"{path}: the safetensors header is damaged ({e})") from None
-    at = 0
-    for begin, end in sorted(pieces):                     # one after the other, without a gap
-        if begin != at or end < begin:
-            raise ValueError(f"{path}: the safetensors header is damaged (a tensor begins at byte "
-                             f"{begin:,}, the one before ends at {at:,})")
-        at = end
-    if first + at != size:
-        raise ValueError(f"{path}: has {size:,} bytes, its header says {first + at:,}: damaged or "
-                         "cut short")
+    # Where one tensor ends, the next one begins.
+    if sorted([*(begin for begin, _ in pieces), size - first]) != sorted(
+            [0, *(end for _, end in pieces)]):
+        raise ValueError(f"{path}: damaged or cut short: the tensors of its header do not fill the "
+                         f"{size - first:,} bytes behind it, one after the other")
     return tensors
 
 
-def _mapped(path, dtype, start, shape):
-    """Return an array in a file as a map of the file; an empty array cannot be mapped."""
-    return np.memmap(path, dtype, "r", start, shape) if math.prod(shape) else np.empty(shape, dtype)
+def read_array(path, name, dtype, start, shape):
+    """Return an array of a safetensors file as a map of the file; an empty one cannot be mapped."""
+    if dtype not in DTYPES:
+        raise ValueError(f"{path}: '{name}' is {dtype}, expected one of {', '.join(DTYPES)}")
+    array = np.memmap(path, DTYPES[dtype], "r", start, shape) if math.prod(shape) else (
+        np.empty(shape, DTYPES[dtype]))
+    # A bfloat16 is the upper half of a float32.
+    return (array.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else array
 
 
 def download(repo, revision=None, files=()):
@@ -161,13 +134,10 @@ def download(repo, revision=None, files=()):
     except ImportError:
         raise FileNotFoundError(f"'{repo}' is fetched with huggingface_hub: "
                                 "pip install huggingface_hub") from None
-    patterns = ["config.json", *files, *FILES, "model-*.safetensors"]
     try:
-        folder = Path(hub.snapshot_download(repo, revision=revision, allow_patterns=patterns))
+        return Path(hub.snapshot_download(repo, revision=revision, allow_patterns=[
+            "config.json", *files, *FILES, "model-*.safetensors"]))
     except Exception as e:                                # its errors differ by version
         raise FileNotFoundError(f"'{repo}' could not be fetched from huggingface.co "
                                 f"({one_line(e)}): go online, or give a folder that "
                                 "Transformers saved, or a run's folder") from None
-    if not is_checkpoint(folder):
-        raise FileNotFoundError(f"'{repo}' on huggingface.co holds none of {', '.join(FILES)}")
-    return folder

@@ -133,8 +133,7 @@ def load(kind: type[Model], name: str | os.PathLike, dtype: Any = np.float32,
     config = config_of(settings, path, kind.config_type)
     check_size(path, config, tensors)
     model = kind(config, seed=None, dtype=dtype)
-    # A weight file may hold the tables of a language model, which a trunk does not have.
-    read_into(path, by_gpt2_name(model), tensors, TABLES)
+    read_into(path, by_gpt2_name(model), tensors)
     return model
 
 
@@ -187,24 +186,29 @@ def read(path, dropout=None):
     tensors = {}
     for name, (shape, dtype) in headers.items():
         if dtype.kind == "f":
-            tensors[name] = Tensor(f"{path}: '{name}'", shape, dtype,
-                                   partial(stored_array, archive, name))
+            tensors[name] = Tensor(f"{path}: '{name}'", shape,
+                                   partial(read_array, path, archive, name))
         elif name != "config":
             raise ValueError(f"{path}: '{name}' has dtype {dtype}, expected float16 or float32")
     return config | ({} if dropout is None else {"dropout": dropout}), tensors
 
 
-def read_into(path, named, tensors, unused=()):
+def read_array(path, archive, name):
+    """Return an array of a weight file, an open ``ZipFile``, which checks a CRC at its end."""
+    with refuse_damage(f"{path}: '{name}' is damaged"):
+        return stored_array(archive, name)
+
+
+def read_into(path, named, tensors):
     """Fill the (name, array) pairs of a model from the ``tensors`` of a weight file, on all cores.
 
     Raises ``ValueError`` for a name that the file lacks, for a name that is neither a parameter
-    nor in ``unused``, for another shape, and for numbers that are not finite.  A tensor of a dtype
-    that cannot be read may have any other name.
+    nor a language model's table, which a trunk does not have, for another shape, and for numbers
+    that are not finite.
     """
     expected = {name for name, _ in named}
-    names = {name for name, t in tensors.items() if name in expected or t.is_readable()}
-    for verb, wrong_names in (("lacks", expected - names),
-                              ("also holds", names - expected - {*unused})):
+    for verb, wrong_names in (("lacks", expected - tensors.keys()),
+                              ("also holds", tensors.keys() - expected - {*TABLES})):
         if wrong_names:
             raise ValueError(f"{path}: {verb} '{min(wrong_names)}': " + (
                 "it is a trunk, not a language model with one table for both ends"

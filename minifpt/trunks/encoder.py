@@ -8,7 +8,7 @@ norms, no biases and no positions: a number for the distance of two tokens is ad
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from .. import checks, layers
 from .. import fast as ops
 from ..gpt2 import GPT2
-from .parts import GatedMLP, NoBias, RMSNorm, Stack
+from .parts import GatedMLP, PreNormBlock, RMSNorm, Stack, remove_biases
 
 POST_NORM = "bert", "roberta", "longformer"               # families with norms after the parts
 
@@ -59,15 +59,12 @@ class EncoderConfig:
 
     def __post_init__(self):
         checks.one_of("EncoderConfig", "model_type", self.model_type, self.families)
-        for name, value in (("n_inner", 4 * checks.whole("EncoderConfig", "n_embd", self.n_embd)),
-                            ("head_dim", self.n_embd // checks.whole("EncoderConfig", "n_head",
-                                                                     self.n_head)),
-                            ("activation_function",
-                             "relu" if self.model_type == "t5" else "gelu")):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
+        if self.activation_function is None:
+            object.__setattr__(self, "activation_function",
+                               "relu" if self.model_type == "t5" else "gelu")
         checks.fields(self, sizes=("n_layer", "n_head", "n_embd", "n_positions", "vocab_size",
-                                   "n_inner", "head_dim", "n_buckets", "max_distance"),
+                                   "n_buckets", "max_distance"),
+                      n_inner=lambda: 4 * self.n_embd, head_dim=lambda: self.n_embd // self.n_head,
                       positive=("layer_norm_epsilon", "initializer_range"),
                       flags=("gated", "scaled_residual_init"))
         if self.positions and self.head_dim * self.n_head != self.n_embd:
@@ -87,11 +84,6 @@ class EncoderConfig:
     def positions(self):
         """Whether there are positional embeddings."""
         return self.model_type != "t5"
-
-    @property
-    def post_norm(self):
-        """Whether a layer norm follows each part, instead of preceding it."""
-        return self.model_type in POST_NORM
 
 
 @lru_cache(maxsize=4)
@@ -115,9 +107,7 @@ def buckets(T, n_buckets, max_distance):
 def window_mask(T, reach, dtype):
     """Return (T, T): 0 for the keys that are at most ``reach`` tokens away, -inf for others."""
     distance = np.abs(np.arange(T) - np.arange(T)[:, None])
-    mask = np.where(distance <= reach, 0.0, -np.inf).astype(dtype)
-    mask.flags.writeable = False
-    return mask
+    return np.where(distance <= reach, 0.0, -np.inf).astype(dtype)
 
 
 class RelativePositions(layers.Embedding):
@@ -190,18 +180,6 @@ class Attention(layers.Attention):
         return self.c_attn.backward(dqkv, cache["c_attn"])
 
 
-class PreNormBlock(layers.Block):
-    """GPT-2's block of other parts: ``x = x + attn(ln_1(x))``, ``x = x + mlp(ln_2(x))``."""
-
-    def __init__(self, config, norm, bias=None, dtype=np.float32):
-        c = config
-        self.ln_1 = norm(c.n_embd, c.layer_norm_epsilon, dtype)
-        self.attn = Attention(c, bias, dtype)
-        self.ln_2 = norm(c.n_embd, c.layer_norm_epsilon, dtype)
-        self.mlp = GatedMLP(c, c.activation_function, dtype) if c.gated else layers.MLP(
-            c.n_embd, c.dropout, dtype, c.activation_function, c.n_inner)
-
-
 class PostNormBlock(PreNormBlock):
     """A block with layer norm after each part, on the residual stream itself:
     ``x = ln_1(x + attn(x))``, ``x = ln_2(x + mlp(x))``."""
@@ -236,34 +214,29 @@ class Encoder(Stack):
     Longformer's global attention.  Every token of a BERT has the first token type, whose vector is
     added to the positions.  T5 does not divide its scores by ``sqrt(D)``: its queries are
     multiplied by it, once, when they are read.
-
-    Random weights start as GPT-2's do, scales at 1 and biases at 0; with ``seed=None`` all matrices
-    are 0.
     """
 
     config_type = EncoderConfig
     add_positions = GPT2.add_positions
 
-    def __init__(self, config=None, seed=0, dtype=np.float32):
-        c = self.config = EncoderConfig() if config is None else config
-        if not isinstance(c, EncoderConfig):
-            raise ValueError(f"Encoder: the config is {checks.brief(c)}, expected an EncoderConfig")
-        self.dtype = checks.dtype("Encoder", dtype)
-        norm, block = layers.LayerNorm, PreNormBlock
+    def build(self, config, dtype):
+        """Make the layers."""
+        c, block = config, PreNormBlock
+        norm = partial(layers.LayerNorm if c.positions else RMSNorm, c.n_embd,
+                       c.layer_norm_epsilon, dtype)
         if c.positions:
             self.wpe, self.below = layers.Positions(c.n_positions, c.n_embd, dtype), ("wpe",)
             bias = Window(c, dtype) if c.window else None
         else:
-            norm, bias = RMSNorm, RelativePositions(c, dtype)
-            self.relative = bias
-        if c.post_norm:
+            bias = self.relative = RelativePositions(c, dtype)
+        if c.model_type in POST_NORM:
             block, self.below, self.above = PostNormBlock, ("wpe", "ln"), ()
-            self.ln = norm(c.n_embd, c.layer_norm_epsilon, dtype)
+            self.ln = norm()
         else:
-            self.ln_f = norm(c.n_embd, c.layer_norm_epsilon, dtype)
-        self.h = [block(c, norm, bias, dtype) for _ in range(c.n_layer)]
+            self.ln_f = norm()
+        self.h = [block(norm(), Attention(c, bias, dtype), norm(),
+                        GatedMLP(c, c.activation_function, dtype) if c.gated else layers.MLP(
+                            c.n_embd, c.dropout, dtype, c.activation_function, c.n_inner))
+                  for _ in range(c.n_layer)]
         if not c.positions:                               # T5 has no biases
-            for _, layer in layers.named_layers(self):
-                if isinstance(layer, layers.Linear):
-                    layer.bias = NoBias(len(layer.bias.data), dtype)
-        layers.draw_all(self, seed, c)
+            remove_biases(self)

@@ -6,14 +6,15 @@ Transformers saved.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
 from .. import checks, layers
 from .. import fast as ops
 from ..gpt2 import LanguageModel
-from .parts import GatedMLP, RMSNorm, Stack, projection
+from .parts import GatedMLP, PreNormBlock, RMSNorm, Stack, remove_biases
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,8 @@ class LlamaConfig:
     families: ClassVar = ("llama",)
 
     def __post_init__(self):
-        checks.whole("LlamaConfig", "n_embd", self.n_embd)    # of which the defaults are made
-        if self.n_group is None:
-            object.__setattr__(self, "n_group", self.n_head)
-        if self.n_inner is None:
-            object.__setattr__(self, "n_inner", 8 * -(-self.n_embd // 3))
-        checks.fields(self, sizes=("n_layer", "n_head", "n_embd", "n_positions", "vocab_size",
-                                   "n_group", "n_inner"),
+        checks.fields(self, sizes=("n_layer", "n_head", "n_embd", "n_positions", "vocab_size"),
+                      n_group=lambda: self.n_head, n_inner=lambda: 8 * -(-self.n_embd // 3),
                       positive=("rms_norm_epsilon", "rope_base", "initializer_range"),
                       flags=("qkv_bias", "tied", "scaled_residual_init"))
         if self.n_embd % (2 * self.n_head) or self.n_head % self.n_group:
@@ -69,11 +65,12 @@ class GroupedAttention(layers.Layer):
     def __init__(self, config, dtype=np.float32):
         c, few = config, config.n_embd // config.n_head * config.n_group
         self.q_proj, self.k_proj, self.v_proj = (
-            projection(c.n_embd, n, dtype, "attn", c.qkv_bias) for n in (c.n_embd, few, few))
+            layers.Linear(c.n_embd, n, dtype, "attn") for n in (c.n_embd, few, few))
         layers.name_heads(self.q_proj, queries=c.n_head)
         layers.name_heads(self.k_proj, keys=c.n_group)
         layers.name_heads(self.v_proj, values=c.n_group)
-        self.o_proj = projection(c.n_embd, c.n_embd, dtype, "attn")
+        self.o_proj = layers.Linear(c.n_embd, c.n_embd, dtype, "attn")
+        remove_biases(self.o_proj if c.qkv_bias else self)
         self.config = c
 
     def forward(self, x, train=False, rng=None, past=None, last=None):
@@ -105,36 +102,22 @@ class GroupedAttention(layers.Layer):
         dq, dk, dv = ops.grouped_heads_backward(dqkv, cache["grouped"])
         dq = ops.rope_backward(dq, cache["rope_q"])
         dk = ops.rope_backward(dk, cache["rope_k"])
-        dx = self.v_proj.backward(dv, cache["v_proj"])    # x went three ways
-        dx = dx + self.k_proj.backward(dk, cache["k_proj"])
-        return dx + self.q_proj.backward(dq, cache["q_proj"])
-
-
-class LlamaBlock(layers.Block):
-    """GPT-2's block of other parts: ``x = x + attn(ln_1(x))``, ``x = x + mlp(ln_2(x))``."""
-
-    def __init__(self, config, dtype=np.float32):
-        self.ln_1 = RMSNorm(config.n_embd, config.rms_norm_epsilon, dtype)
-        self.attn = GroupedAttention(config, dtype)
-        self.ln_2 = RMSNorm(config.n_embd, config.rms_norm_epsilon, dtype)
-        self.mlp = GatedMLP(config, "silu", dtype)
+        return (self.v_proj.backward(dv, cache["v_proj"])       # x went three ways
+                + self.k_proj.backward(dk, cache["k_proj"])
+                + self.q_proj.backward(dq, cache["q_proj"]))
 
 
 class Llama(Stack):
-    """A :class:`minifpt.fpt.Trunk`: the blocks and the last RMS norm.  Random weights start as
-    GPT-2's do, scales at 1 and biases at 0; with ``seed=None`` all matrices are 0."""
+    """A :class:`minifpt.fpt.Trunk`: the blocks and the last RMS norm."""
 
     config_type = LlamaConfig
 
-    def __init__(self, config: LlamaConfig | None = None, seed: int | None = 0,
-                 dtype: Any = np.float32):
-        c = self.config = LlamaConfig() if config is None else config
-        if not isinstance(c, LlamaConfig):
-            raise ValueError(f"Llama: the config is {checks.brief(c)}, expected a LlamaConfig")
-        self.dtype = checks.dtype("Llama", dtype)
-        self.h = [LlamaBlock(c, dtype) for _ in range(c.n_layer)]
-        self.ln_f = RMSNorm(c.n_embd, c.rms_norm_epsilon, dtype)
-        layers.draw_all(self, seed, c)
+    def build(self, config, dtype):
+        """Make the layers."""
+        c, norm = config, partial(RMSNorm, config.n_embd, config.rms_norm_epsilon, dtype)
+        self.h = [PreNormBlock(norm(), GroupedAttention(c, dtype), norm(),
+                               GatedMLP(c, "silu", dtype)) for _ in range(c.n_layer)]
+        self.ln_f = norm()
 
 
 class LlamaLM(LanguageModel):
@@ -146,6 +129,6 @@ class LlamaLM(LanguageModel):
     def __init__(self, trunk=None, seed=0, dtype=np.float32):
         super().__init__(trunk if isinstance(trunk, Llama) else Llama(trunk, seed, dtype), seed)
         if not self.config.tied:
-            table = np.zeros_like(self.wte.weight.data)
-            self.lm_head = layers.Unembedding(layers.Parameter(table, "output"))
+            self.lm_head = layers.Unembedding(
+                layers.Parameter(np.zeros_like(self.wte.weight.data), "output"))
             layers.draw_all(self, seed, self.config)

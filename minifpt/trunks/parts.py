@@ -1,5 +1,7 @@
 """Parts of trunks other than GPT-2: RMS norm, linear layers without biases, a gated feed-forward
-layer, and the way through the blocks."""
+layer, a block of any parts, and the way through the blocks."""
+
+from typing import Any
 
 import numpy as np
 
@@ -33,28 +35,28 @@ class NoBias:
 
     trainable = False
 
-    def __init__(self, n, dtype):
-        self.data = np.zeros(n, dtype)
+    def __init__(self, data):
+        self.data = data
 
     def add_grad(self, grad):
         """Take no gradient."""
 
 
-def projection(n_in, n_out, dtype, group, bias=False):
-    """Return a linear layer, with or without ``bias``."""
-    layer = layers.Linear(n_in, n_out, dtype, group)
-    if not bias:
-        layer.bias = NoBias(n_out, dtype)
-    return layer
+def remove_biases(model):
+    """Put a :class:`NoBias` in the place of the bias of each linear layer of a new model."""
+    for _, layer in layers.named_layers(model):
+        if isinstance(layer, layers.Linear):
+            layer.bias = NoBias(layer.bias.data)
 
 
 class GatedMLP(layers.Layer):
-    """The feed-forward part: ``down(act(gate(x)) * up(x))``."""
+    """The feed-forward part: ``down(act(gate(x)) * up(x))``, without biases."""
 
     def __init__(self, config, activation, dtype=np.float32):
         C, inner = config.n_embd, config.n_inner
         self.gate_proj, self.up_proj, self.down_proj = (
-            projection(*shape, dtype, "mlp") for shape in ((C, inner), (C, inner), (inner, C)))
+            layers.Linear(*shape, dtype) for shape in ((C, inner), (C, inner), (inner, C)))
+        remove_biases(self)
         self.act = layers.Activation(activation)
         self.dropout = config.dropout
 
@@ -80,35 +82,55 @@ class GatedMLP(layers.Layer):
                 + self.up_proj.backward(dup, cache["up_proj"]))
 
 
+class PreNormBlock(layers.Block):
+    """GPT-2's block of other parts: ``x = x + attn(ln_1(x))``, ``x = x + mlp(ln_2(x))``."""
+
+    def __init__(self, ln_1, attn, ln_2, mlp):
+        self.ln_1, self.attn, self.ln_2, self.mlp = ln_1, attn, ln_2, mlp
+
+
 class Stack(layers.Layer):
     """The base class of trunks: layers below the blocks, the blocks, and a norm above them.
 
-    below   names of the layers below the blocks, in their order.
-    above   names of the layers above the blocks.
+    A subclass has a ``config_type``, and a method ``build(config, dtype)`` that makes the layers.
+    ``below`` and ``above`` are the names of the layers below and above the blocks, in their order.
+
+    Random weights start as GPT-2's do, scales at 1 and biases at 0; with ``seed=None`` all matrices
+    are 0.
     """
 
     below, above = (), ("ln_f",)
     from_pretrained, save = classmethod(weights.load), export.save
 
+    def __init__(self, config: Any = None, seed: int | None = 0, dtype: Any = np.float32):
+        name, kind = type(self).__name__, self.config_type
+        c = self.config = kind() if config is None else config
+        if not isinstance(c, kind):
+            raise ValueError(f"{name}: the config is {checks.brief(c)}, expected an instance of "
+                             f"{kind.__name__}")
+        self.dtype = checks.dtype(name, dtype)
+        self.build(c, dtype)
+        layers.draw_all(self, seed, c)
+
     @single_threaded_blas
     def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
         """x (B, T, C), embeddings before positions are added -> y (B, T, C); the options are those
         of :meth:`minifpt.GPT2.forward`."""
-        name, cache, keep = type(self).__name__, {}, need_dx
+        name = type(self).__name__
         layers.check_tokens(name, self.config, x, past)
         p = checks.active_dropout(name, self.config.dropout, train, rng)
         x = x.astype(self.dtype, copy=False)
+        cache = {"keep": need_dx or any(getattr(self, layer).learns() for layer in self.below)}
         for layer in self.below:
             x, cache[layer] = getattr(self, layer).forward(x)
-            keep = keep or getattr(self, layer).learns()
         if self.below:
             x, cache["dropout"] = ops.dropout(x, p, rng)
-        cache["keep"] = keep
-        x, cache["h"], keep = layers.blocks_forward(self.h, x, keep, train, rng, past, last)
+        x, cache["h"], keep = layers.blocks_forward(
+            self.h, x, cache["keep"], train, rng, past, last)
         for layer in self.above:
             x, cache[layer] = getattr(self, layer).forward(x)
-            keep = keep or getattr(self, layer).learns()
         cache["shape"] = x.shape
+        keep = keep or any(getattr(self, layer).learns() for layer in self.above)
         return x, cache if past is None and keep else None
 
     @single_threaded_blas
