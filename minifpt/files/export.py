@@ -43,9 +43,9 @@ def save(model, /, path, dtype=None, **provenance):
     if not str(path).endswith(".npz"):
         files = byte_tokenizer() if model.config.vocab_size == 256 else {}
         return save_folder(model, path, dtype, provenance, files)
-    config = getattr(model, "trunk", model).config        # it may have got positions
-    save_weights(path, asdict(config) | provenance, by_gpt2_name(model),
-                 np.float16 if dtype is None else dtype)
+    # The trunk's config, not the language model's: the trunk may have got positions.
+    save_weights(path, asdict(getattr(model, "trunk", model).config) | provenance,
+                 by_gpt2_name(model), np.float16 if dtype is None else dtype)
 
 
 def save_weights(path, config, named_arrays, dtype=np.float16):
@@ -102,9 +102,9 @@ def save_folder(model, folder, dtype, provenance, files):
     folder, dtype = check_folder(folder), weight_dtype(np.float32 if dtype is None else dtype)
     config, arrays = families.as_transformers(getattr(model, "trunk", model).config,
                                               by_gpt2_name(model))
-    config |= {"dtype": dtype.name} | ({"minifpt": provenance} if provenance else {})
-    files = files | {
-        "config.json": json.dumps(json.loads(to_json(config)), indent=2).encode() + b"\n"}
+    config = to_json(config | {"dtype": dtype.name} | (
+        {"minifpt": provenance} if provenance else {}))
+    files = files | {"config.json": json.dumps(json.loads(config), indent=2).encode() + b"\n"}
     beside = unfinished(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
@@ -118,6 +118,9 @@ def save_folder(model, folder, dtype, provenance, files):
         if folder.is_dir():
             folder.rmdir()                                # an empty folder
         os.replace(beside, folder)
+    except OSError as e:
+        e.filename = str(folder)
+        raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
