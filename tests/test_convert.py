@@ -255,6 +255,9 @@ def test_settings_of_a_config_are_kept(tmp_path):
     pack({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, b"12345"),
     pack({"a": {"dtype": "X", "shape": [1], "data_offsets": [3, 1]}}, b"1234"),
     pack({k: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for k in "ab"}, b"1234"),
+    *[pack({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+            "b": {"dtype": "F32", "shape": [0], "data_offsets": [at, at]}}, b"1234")
+      for at in (3, 5)],
     safetensors(arrays() | {"ln_f.bias": np.ones(4, np.int64)}),
     safetensors(arrays())[:-1], safetensors(arrays()) + b"x", safetensors(arrays())[:300]])
 def test_damaged_safetensors_are_refused(tmp_path, content):
@@ -262,6 +265,15 @@ def test_damaged_safetensors_are_refused(tmp_path, content):
     (folder / "model.safetensors").write_bytes(content)
     with refused("model.safetensors: "):
         minifpt.GPT2.from_pretrained(folder)
+
+
+def test_a_file_that_was_cut_after_its_header_was_read_is_refused(tmp_path):
+    folder = write(tmp_path / "a")
+    _, tensors = weights.read(folder)
+    (folder / "model.safetensors").write_bytes(safetensors(arrays())[:-1])
+    with refused("model.safetensors: '.*' is damaged"):
+        for tensor in tensors.values():
+            tensor.read()
 
 
 def change_index(change):
@@ -410,12 +422,13 @@ def test_another_tokenizer_s_files_are_not_replaced(tmp_path, cache):
 
 @pytest.mark.parametrize("source, message", [
     ("gpt2-xl", "could not be fetched.*go online"), ("a/b", "holds none of model.safetensors"),
+    ("c/d", "holds none of model.safetensors"),
     ("no library", "pip install huggingface_hub"),
     ("nothing", "neither a path, nor one of gpt2, .*owner/name"), ("a/b/c", "neither a path"),
     ("empty", "the folder holds none of"), ("text", "neither a folder")])
 def test_a_source_that_cannot_be_converted_is_refused(tmp_path, cache, hub, monkeypatch, source,
                                                       message):
-    hub.folders["a/b"] = tmp_path
+    hub.folders |= {"a/b": tmp_path, "c/d": tmp_path / "nowhere"}     # no file has a pattern's name
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("text")
     if source == "no library":

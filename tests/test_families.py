@@ -294,7 +294,7 @@ def test_a_folder_whose_tensors_do_not_fit_is_refused(folder, name, array, messa
     ({"d_kv": 10 ** 9}, "'h.0.attn.c_attn.weight' has shape"),
     ({"num_heads": 10 ** 9}, "'relative.weight' has shape"),
     *[({"feed_forward_proj": name}, f"activation_function is '{name}'")
-      for name in ("7", "x-relu")]])
+      for name in ("7", "x-relu", "x-gated-gelu")]])
 def test_a_t5_whose_config_does_not_fit_is_refused(tmp_path, changes, message):
     encoder("t5").save(tmp_path / "a")
     path = tmp_path / "a" / "config.json"

@@ -139,6 +139,15 @@ def test_a_config_that_cannot_be_is_refused(changes):
         config(**changes)
 
 
+def test_other_fields_of_the_rotary_angles_are_not_the_model_s(tmp_path):
+    LlamaLM(config()).save(tmp_path / "a")
+    path = tmp_path / "a" / "config.json"
+    raw = json.loads(path.read_text())
+    raw["rope_parameters"] |= {"vocab_size": 5, "num_hidden_layers": 7}
+    path.write_text(json.dumps(raw))
+    assert LlamaLM.from_pretrained(tmp_path / "a").config == config()
+
+
 def test_the_shipped_llama_predicts_held_out_text():
     """Its pretraining came to 1.632 nats a byte on all of it; letters alone have about 3."""
     text = weights.shipped("held-out.txt").read_bytes()[:4000]

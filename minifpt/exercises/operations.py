@@ -351,8 +351,8 @@ def one_backward(answers, op, run_forward, inputs, options, about, next_call, wh
                 hint = hint_for_all or hint_of(a, replace(
                     case, answer=b, take=lambda result, i=i: take(result)[i]))
                 hints.setdefault(hint, []).append(n)
-        texts = [f"{', '.join(wrong)} {'are' if len(wrong) > 1 else 'is'} wrong. {hint}"
-                 for hint, wrong in hints.items()]
+        texts = [f"{', '.join(wrong_names)} {'are' if len(wrong_names) > 1 else 'is'} wrong. {hint}"
+                 for hint, wrong_names in hints.items()]
         if run_forward is answers.get(op) and op != "residual" and (
                 difference := cache_difference(answers, op, inputs, options)):
             texts.append(f"Your cache is another one than the library's: {difference}")

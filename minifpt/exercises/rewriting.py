@@ -14,7 +14,8 @@ import textwrap
 from collections import namedtuple
 
 # function: the changed one.  lines: the first and the last line, in the function's file, of the
-# statement that changes, for several changes of the last one's.  text: what stands there instead.
+# statement that changes; with several changes, those of the last one.  text: what stands there
+# instead.
 Rewritten = namedtuple("Rewritten", "function lines text")
 
 

@@ -36,7 +36,7 @@ def import_weights(source, out=None, dtype=None, dropout=None, revision=None):
                          "branch of a hub id owner/name, not of a path")
     if huggingface.is_checkpoint(path):
         file, origin = huggingface.tensor_file(path), {"source": path.resolve().name}
-        name = file.parent.resolve().name if file.name in huggingface.FILES else file.stem
+        name = file.parent.resolve().name if file.stem.split(".")[0] == "model" else file.stem
     elif path.exists():
         huggingface.tensor_file(path)                     # its error names the missing file
         raise ValueError(f"convert: {source} is neither a folder that Transformers saved, nor a "

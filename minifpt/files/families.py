@@ -33,7 +33,7 @@ class Family(NamedTuple):
     parts      {layer of ours in a block: layers of theirs, joined along their outputs}.
     fixed      a function of our settings: {field of ``config.json``: the values that minifpt
                builds}, of which the first is written, unless it is ``None``.
-    written    a function of our config: the other fields of ``config.json`` that are written.
+    others     a function of our config: the other fields of ``config.json`` that are written.
     """
 
     model: str
@@ -46,7 +46,7 @@ class Family(NamedTuple):
     outer: dict
     parts: dict
     fixed: Callable
-    written: Callable
+    others: Callable
 
 
 SIZES = {"n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_embd": "hidden_size",
@@ -69,7 +69,7 @@ GPT2 = Family(
         "n_inner": (None, 4 * settings["n_embd"]), "scale_attn_weights": (True,),
         "scale_attn_by_inverse_layer_idx": (False,), "add_cross_attention": (False,),
         "pruned_heads": (None, {})},
-    written=lambda config: {"tie_word_embeddings": True, "n_ctx": config.n_positions} | (
+    others=lambda config: {"tie_word_embeddings": True, "n_ctx": config.n_positions} | (
         dict.fromkeys(("bos_token_id", "eos_token_id"),   # GPT-2's token is <|endoftext|>
                       50256 if config.vocab_size == 50257 else None)))
 LLAMA = Family(
@@ -91,7 +91,7 @@ LLAMA = Family(
         "hidden_act": ("silu", "swish"), "attention_bias": (False, None),
         "mlp_bias": (False, None), "use_sliding_window": (False, None),
         "rope_type": (None, "default"), "type": (None, "default")},
-    written=lambda config: {
+    others=lambda config: {
         "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_base},
         "bos_token_id": None, "eos_token_id": None})
 BERT = Family(
@@ -111,11 +111,11 @@ BERT = Family(
            "mlp.c_fc": ("intermediate.dense",), "mlp.c_proj": ("output.dense",),
            "ln_2": ("output.LayerNorm",)},
     fixed=lambda settings: {"position_embedding_type": ("absolute",), "is_decoder": (False,)},
-    written=lambda config: {"type_vocab_size": 1, "pad_token_id": 0})
+    others=lambda config: {"type_vocab_size": 1, "pad_token_id": 0})
 ROBERTA = BERT._replace(                                  # counts from behind the padding token
     model="RobertaModel", prefix="roberta.", constants={"first_row": 2},
     defaults=BERT.defaults | {"pad_token_id": 1},
-    written=lambda config: {"type_vocab_size": 1, "pad_token_id": 1,
+    others=lambda config: {"type_vocab_size": 1, "pad_token_id": 1,
                             "max_position_embeddings": config.n_positions + 2})
 VIT = BERT._replace(
     model="ViTModel", prefix="vit.",
@@ -128,7 +128,7 @@ VIT = BERT._replace(
         "attn.c_attn": tuple(f"attention.attention.{part}" for part in ("query", "key", "value")),
         "ln_1": ("layernorm_before",), "ln_2": ("layernorm_after",)},
     fixed=lambda settings: {"qkv_bias": (True,)},
-    written=lambda config: {"image_size": image_size(config.n_positions), "patch_size": 16})
+    others=lambda config: {"image_size": image_size(config.n_positions), "patch_size": 16})
 T5 = Family(
     "T5EncoderModel", "transformer.", "encoder.block",
     settings={"n_layer": "num_layers", "n_head": "num_heads", "n_embd": "d_model",
@@ -152,7 +152,7 @@ T5 = Family(
            "mlp.down_proj": ("layer.1.DenseReluDense.wo",), "ln_2": ("layer.1.layer_norm",)},
     fixed=lambda settings: {},
     # In Transformers, too, "gated-gelu" is gelu_new.
-    written=lambda config: {"feed_forward_proj": "gated-" * config.gated + (
+    others=lambda config: {"feed_forward_proj": "gated-" * config.gated + (
         "gelu" if config.gated and config.activation_function == "gelu_new"
         else config.activation_function)})
 FAMILIES = {
@@ -190,7 +190,8 @@ def read_config(raw, path, dropout=None):
     rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
     if not isinstance(rope, dict):
         raise ValueError(f"{path}: rope_parameters is {brief(rope)}, expected an object")
-    raw = family.defaults | raw | rope                    # a Llama's rotary angles are in an object
+    raw = family.defaults | raw | {                       # a Llama's rotary angles are in an object
+        key: rope[key] for key in ("rope_theta", "rope_type", "type") if key in rope}
     settings = {"model_type": raw["model_type"]} | family.constants | {
         ours: raw.get(theirs) for ours, theirs in family.settings.items()}
     for ours, theirs in family.settings.items():
@@ -208,9 +209,9 @@ def read_config(raw, path, dropout=None):
             raise ValueError(f"{path}: {key} is {brief(raw[key])}, minifpt builds only "
                              f"{' or '.join(str(x) for x in built if x is not None)}")
     if family is T5:
-        _, gate, act = str(raw["feed_forward_proj"]).rpartition("gated-")
-        settings |= {"gated": bool(gate),
-                     "activation_function": "gelu_new" if gate and act == "gelu" else act}
+        name = str(raw["feed_forward_proj"])
+        settings |= {"gated": name.startswith("gated-"), "activation_function": (
+            "gelu_new" if name == "gated-gelu" else name.removeprefix("gated-"))}
     if "pad_token_id" in family.defaults:
         settings["first_row"] = whole(path, "pad_token_id", raw["pad_token_id"], 0) + 1
         settings["n_positions"] -= settings["first_row"]
@@ -333,8 +334,8 @@ def tie(path, settings, tensors):
         tensors.setdefault("wte.weight", head)
     table = tensors.get("wte.weight")
     # Transformers, too, keeps a Llama's head that differs from the table.
-    is_same = head in (None, table) or table is not None and np.array_equal(
-        head.read(), table.read())
+    is_same = head in (None, table) or table is not None and (
+        head.shape == table.shape and np.array_equal(head.read(), table.read()))
     if settings["model_type"] == "gpt2" and not (is_same if head else is_tied):
         tensors.pop("wte.weight", None)
     settings["tied"] = is_tied and is_same
@@ -363,10 +364,10 @@ def as_transformers(config, named):
         **{theirs: getattr(config, ours) for ours, theirs in family.settings.items()
            if hasattr(config, ours)},
         **dict.fromkeys(family.dropouts, config.dropout),
-        **family.written(config)}
+        **family.others(config)}
+    # A ViT has no tokens.
+    named = [pair for pair in named if pair[0] != "wte.weight" or "wte" in family.outer]
     for name, array in named:
-        if name == "wte.weight" and "wte" not in family.outer:
-            continue
         names, parts = their_names(name, family), [array]
         if kind != "gpt2" and name not in TABLES:
             parts = [part.T for part in np.split(array, len(names), axis=-1)]

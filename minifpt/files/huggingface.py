@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import is_name, one_line, printable, read_json
+from . import is_name, one_line, printable, read_json, refuse_damage
 
 HUB = {name: f"openai-community/{name}" for name in (
     "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")} | {"distilgpt2": "distilbert/distilgpt2"}
@@ -48,7 +48,7 @@ def is_checkpoint(path):
 def tensor_file(path):
     """Return the file with the tensors: ``path``, or a file in the folder ``path``."""
     files = [path / file for file in FILES if (path / file).is_file()]
-    if path.is_dir() and not files:
+    if not files and not path.is_file():
         raise FileNotFoundError(f"{path}: the folder holds none of {', '.join(FILES)} (PyTorch's "
                                 "own .bin files are pickles and are not read: save it as "
                                 "safetensors)")
@@ -104,8 +104,8 @@ def read_safetensors(path):
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise ValueError(f"{path}: the safetensors header is damaged ({e})") from None
     # Where one tensor ends, the next one begins.
-    if sorted([*(begin for begin, _ in pieces), size - first]) != sorted(
-            [0, *(end for _, end in pieces)]):
+    if [*(begin for begin, _ in sorted(pieces)), size - first] != [
+            0, *(end for _, end in sorted(pieces))]:
         raise ValueError(f"{path}: damaged or cut short: the tensors of its header do not fill the "
                          f"{size - first:,} bytes behind it, one after the other")
     return tensors
@@ -115,8 +115,9 @@ def read_array(path, name, dtype, start, shape):
     """Return an array of a safetensors file as a map of the file; an empty one cannot be mapped."""
     if dtype not in DTYPES:
         raise ValueError(f"{path}: '{name}' is {dtype}, expected one of {', '.join(DTYPES)}")
-    array = np.memmap(path, DTYPES[dtype], "r", start, shape) if math.prod(shape) else (
-        np.empty(shape, DTYPES[dtype]))
+    with refuse_damage(f"{path}: '{name}' is damaged"):
+        array = np.memmap(path, DTYPES[dtype], "r", start, shape) if math.prod(shape) else (
+            np.empty(shape, DTYPES[dtype]))
     # A bfloat16 is the upper half of a float32.
     return (array.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else array
 

@@ -36,7 +36,8 @@ def is_output(path, kind):
     """Return whether minifpt wrote the file as this kind of output."""
     data = Path(path).read_bytes() if Path(path).is_file() else b""     # a device would not end
     if isinstance(kind, list):
-        return data.partition(b"\n")[0].rstrip(b"\r") == ",".join(kind).encode()
+        head = data.partition(b"\n")[0].rstrip(b"\r").removeprefix(b"\xef\xbb\xbf")     # Excel's
+        return head == ",".join(kind).encode()
     mark = software(kind).encode()
     return (data.rstrip().endswith(b"<!-- " + mark + b" -->")
             or data.startswith(b"\x89PNG") and b"tEXtSoftware\0" + mark in data[:4096])

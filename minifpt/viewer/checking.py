@@ -63,16 +63,16 @@ def breaks(t, model, task, x, y, rng, rows):
             steps = [step for step in traced(model, task, x, y, rng).steps if step.backward]
         if [step.name for step in steps] != [step.name for step in right.values()]:
             return []
-        wrong = dict(zip(right, steps, strict=True))
+        faulty_steps = dict(zip(right, steps, strict=True))
         errors = {i: max((float(np.max(relative(a, b, rms(b)), initial=0.0)) for a, b in zip(
-            grads_of(wrong[i]), grads_of(step), strict=True)), default=0.0)
+            grads_of(faulty_steps[i]), grads_of(step), strict=True)), default=0.0)
             for i, step in right.items()}
         wrong_steps = {i: error for i, error in errors.items() if error > TOLERANCE}
         results.append({
             "title": fault.title, "op": fault.op, "why": fault.why, "lines": faulty.lines,
             "instead": faulty.text, "wrong": wrong_steps,
             "first": min(wrong_steps, default=None),
-            "values": [float(formulas.gradients(wrong[row["step"]])[row["name"]][row["at"]])
+            "values": [float(formulas.gradients(faulty_steps[row["step"]])[row["name"]][row["at"]])
                        for row in rows]})
     return results
 
