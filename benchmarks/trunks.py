@@ -12,9 +12,12 @@ because two rates were 25 steps apart.
 
 ``FOLDER`` holds the weights that the study pretrained, one command for each:
 
-    minifpt pretrain masked --text TEXT --shape bert:6x4x128 --lr 1e-3 --out FOLDER/masked-bert
-    minifpt pretrain masked --text TEXT --shape t5:6x4x128 --out FOLDER/masked-t5
-    minifpt pretrain masked --text TEXT --shape longformer:32:6x4x128 --out FOLDER/masked-longformer
+    minifpt pretrain masked --text TEXT --shape SHAPE --lr RATE --out FOLDER/NAME
+
+    NAME               SHAPE                  RATE
+    masked-bert        bert:6x4x128           1e-3
+    masked-t5          t5:6x4x128             3e-3
+    masked-longformer  longformer:32:6x4x128  1e-3
 
 The study *forms* measures their heads.  The study *accuracy*, typos and MNIST, keeps its runs in
 ``runs/trunks``, and chooses a rate on half and on a tenth of the steps.
