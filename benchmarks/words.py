@@ -16,7 +16,7 @@ WORDS = [(re.compile(pattern), word) for pattern, word in (
     (r"^few-digits$", "few digits"),
     (r"few-(\w+)-(\d+)", lambda m: f"{tasks.label_of(m[1])}, {int(m[2]):,} labels"),
     (r"listops-512", "the paper's ListOps"),
-    (r"(\w+)-long", lambda m: f"{tasks.label_of(m[1])}, long runs"),
+    (r"(\w+)-long\b", lambda m: f"{tasks.label_of(m[1])}, long runs"),
     (r"(bit-\w+)-6$", lambda m: f"{tasks.label_of(m[1])}, 6 blocks"),
     (r"\ball trained", "trained whole"), (r"softmax regression", "linear classifier"),
     (r"\bstatistics\b", "matched random"), (r"\blanguage\b", "pretrained on novels"),

@@ -241,7 +241,8 @@ def test_a_sweep_of_short_runs_grows_until_its_best_rate_is_within(tmp_path, mon
     ("statistics + first block of random (0.02)",
      "matched random + first block of random, too small"),
     ("softmax regression", "linear classifier"),
-    ("gains 1, random state", "gains 1, random state")])
+    ("gains 1, random state", "gains 1, random state"),
+    ("mnist-long", "MNIST, long runs"), ("masked-longformer", "masked-longformer")])
 def test_arms_are_called_by_words_that_explain_themselves(label, words):
     assert word(label) == words
 
