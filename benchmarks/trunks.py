@@ -95,17 +95,10 @@ def forget_query_biases(attn):
     attn.c_attn.bias.data[:128] = 0.0
 
 
-def flatten_alone(attn):
-    """Give each head's form equal singular values, and set the biases of the queries to 0."""
-    flatten(attn)
-    forget_query_biases(attn)
-
-
 CHANGES = {"": lambda attn: None, "no causal mask": unmask, "unscaled": multiply_queries,
            "larger queries and keys": multiply_both, "no relative positions": forget_places,
            "larger output": enlarge_output, "flat forms": flatten,
-           "no query biases": forget_query_biases,
-           "flat forms, no query biases": flatten_alone}
+           "no query biases": forget_query_biases}
 STUDIES = {                                               # (task, trunk, change) of each arm
     "mask": [(task, GPT2, change) for task in TASKS for change in ("", "no causal mask")],
     "scale": [(task, GPT2, change) for task in TASKS
@@ -141,7 +134,8 @@ def run(task_name, trunk, change, lr, seed, most, folder):
     task, begin = minifpt.tasks.get(task_name), time.perf_counter()
     model = minifpt.FPT.for_task(task, found(trunk, folder), seed=seed, dropout=0.0)
     for block in model.trunk.h:
-        CHANGES[change](block.attn)
+        for part in change.split(", "):
+            CHANGES[part](block.attn)
     optimizer = optim.Adam([p for p in model.parameters() if p.trainable], lr)
     rng, curve, reached = np.random.default_rng([seed, 0]), [], ""
     test = task.batch(np.random.default_rng([seed, 1]), EXAMPLES, "test")
@@ -246,14 +240,18 @@ def table(path):
              f"{mean(rows, trunk, 'trace'):.2f}", f"{mean(rows, trunk, 'norm'):.1f}",
              f"{mean(rows, trunk, 'directions'):.1f}"]
             for trunk in dict.fromkeys(row["trunk"] for row in rows))])
-    for row in rows:
-        if int(row["seed"]) < VALIDATION_SEED:
-            by_task = arms.setdefault((row["trunk"], row["change"]), {})
-            by_task.setdefault(row["task"], []).append(row)
-            names[row["task"]] = tasks.label_of(row["task"])
+    for row in of_test_seeds(rows):
+        by_task = arms.setdefault((row["trunk"], row["change"]), {})
+        by_task.setdefault(row["task"], []).append(row)
+        names[row["task"]] = tasks.label_of(row["task"])
     return tables.markdown([["trunk", "change", *names.values()], *(
         [f"`{trunk}`", change, *(answer(by_task.get(name, [])) for name in names)]
         for (trunk, change), by_task in arms.items())])
+
+
+def of_test_seeds(rows):
+    """Return the rows of a study without those of the validation seeds."""
+    return [row for row in rows if int(row["seed"]) < VALIDATION_SEED]
 
 
 def mean(rows, trunk, column):
@@ -280,7 +278,7 @@ def picture(path, target):
     """Draw the steps of the pretrained trunks and of their controls: a dot for the median, a line
     from the least to the largest, an open dot at the last step for an arm that a seed did not
     solve."""
-    rows = [row for row in read_rows(path) if int(row["seed"]) < VALIDATION_SEED]
+    rows = of_test_seeds(read_rows(path))
     fig, axes = plots.figure(len(TASKS), width=4.6, height=2.9)
     for ax, task in zip(axes, TASKS, strict=True):
         for y, trunk in enumerate(NAMES):

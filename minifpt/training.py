@@ -230,8 +230,8 @@ def check_repeats(task):
 
 
 def task_fingerprint(task):
-    """Return {part: text} of what a run depends on in a task; a resumed run must have the same.
-    ``files.runs.PARTS`` has the names of the parts.
+    """Return {part: text} of the parts of a task on which a run depends: a resumed run must have
+    the same.  ``files.runs.PARTS`` has the names of the parts.
 
     data    a CRC-32 by the task's method ``fingerprint``, or of some examples and the arrays that
             the task holds.  Data elsewhere, in files or globals, are not compared.
@@ -249,7 +249,8 @@ def task_fingerprint(task):
 
 
 def model_fingerprint(model):
-    """Return {part: text} of what a run depends on in a model, as :func:`task_fingerprint` does.
+    """Return {part: text} of the parts of a model on which a run depends, as
+    :func:`task_fingerprint` does for a task.
 
     model   a CRC-32 of the settings of our layers, such as dropout and number of heads.
     frozen  a CRC-32 of the frozen weights, columns included.
