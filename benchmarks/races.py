@@ -17,7 +17,8 @@ import numpy as np
 
 import minifpt
 from benchmarks.memory_map import write_rows
-from minifpt.viewer import playground, read
+from minifpt.viewer import read
+from minifpt.viewer.live import page as playground
 
 SEEDS, WINDOW, GOAL, MOST = 20, 50, 0.95, 3000
 COLUMNS = "model", "trunk", "seed", "reached"

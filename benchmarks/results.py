@@ -47,7 +47,7 @@ ROOT = HERE.parent
 RUNS = HERE / "results"
 PAGES = ROOT / "docs" / "results"
 TEXTS = (ROOT / "README.md", ROOT / "RESULTS.md", *sorted((ROOT / "docs").rglob("*.md")),
-         ROOT / "lessons" / "claims.md", ROOT / "minifpt" / "viewer" / "tour.md")
+         ROOT / "lessons" / "claims.md", ROOT / "minifpt" / "viewer" / "live" / "tour.md")
 BASELINES = ("softmax regression", "two layers, 256 hidden", "letter pairs, forward filter",
              "contexts of up to 5 bytes")
 # Their arms are compared among themselves.

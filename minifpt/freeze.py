@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from .checks import brief, flag, one_of
-from .users import suggestion
+from .spelling import suggestion
 
 # The paper's groups.  The layer that owns a parameter gives its group.
 GROUPS = {

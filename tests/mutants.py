@@ -27,7 +27,7 @@ from pathlib import Path
 
 import scipy.ndimage  # noqa: F401  # by a case, within its time limit, it might be left half done
 
-from minifpt import exercises
+from minifpt.exercises import engine as exercises
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 2.0                                             # of the processor's, for one mutant

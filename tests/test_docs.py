@@ -128,9 +128,9 @@ def test_what_is_installed_is_there():
         assert not re.search(r"""pip install [^\n&]*minifpt""", text), file
         for extras in re.findall(r"pip install [^\n]*\.\[([\w,]+)\]", text):
             assert all(f'"{extra}": [' in setup for extra in extras.split(",")), file
-    packages = {".".join(p.parent.relative_to(ROOT).parts)
-                for p in ROOT.glob("minifpt/**/__init__.py")}
-    assert all(f'"{package}"' in setup for package in packages)
+    packages = {".".join(p.parent.relative_to(ROOT / "minifpt").parts)
+                for p in ROOT.glob("minifpt/*/**/__init__.py")}
+    assert packages and all(f'"{package}"' in setup for package in packages)
 
 
 # -------------------------------------------------------------------------------- imports

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minifpt import exercises
-from minifpt.exercises import EXERCISES, check, examine, exercise
+from minifpt.exercises import engine as exercises
+from minifpt.exercises.engine import EXERCISES, check, examine, exercise
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import mutants  # noqa: E402

@@ -20,7 +20,7 @@ import minifpt
 from minifpt import cli
 from minifpt.files.runs import History
 from minifpt.layers import ACTIVATIONS
-from minifpt.user_files import load_object
+from minifpt.plugins import load_object
 
 FOLDER = Path(__file__).parent / "extend"
 TRUNKS = ["silu.py:make_trunk", "bidirectional.py:make_trunk", "rnn.py:RNN", "decay.py:Decay"]
@@ -176,9 +176,10 @@ def scaled_backward(dy, cache):
 ITS_USERS = """
 import numpy as np
 import minifpt
-from minifpt import examples, fast, tracing
+from minifpt import fast, tracing
+from minifpt.gradients import examples
 from minifpt.exercises import own
-from minifpt.viewer import formulas
+from minifpt.viewer.steps import formulas
 assert "scaled" in tracing.OPERATIONS and examples.check("scaled")
 assert fast.scaled is minifpt.functional.scaled.raw
 x, s = np.ones((2, 3)), np.arange(3.0)
@@ -207,9 +208,9 @@ def test_an_operation_takes_four_places_of_the_package(tmp_path):
             ("functional.py", "", NEW_OPERATION),
             ("fast.py", "silu, silu_backward",
              "scaled, scaled_backward = F.scaled.raw, F.scaled_backward.raw\n"),
-            ("examples.py", '        "linear": ', '        "scaled": lambda: '
+            ("gradients/examples.py", '        "linear": ', '        "scaled": lambda: '
                                                   '[((n((2, 3, 4)), n(4)), {})],\n'),
-            ("viewer/formulas.py", '    "bias": {', """    "scaled": {
+            ("viewer/steps/formulas.py", '    "bias": {', """    "scaled": {
         "x": Formula("~c", "dy[~c] * s[c]"),
         "s": Formula("c", "dy[~c] * x[~c]", "~")},\n""")):
         text = (copy / name).read_text(encoding="utf-8")

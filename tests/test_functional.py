@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy import ones
 
-from minifpt import examples, tracing
 from minifpt import functional as F
-from minifpt.gradients import gradcheck
+from minifpt import tracing
+from minifpt.gradients import examples, gradcheck
 
 NAN, INF = math.nan, math.inf
 LEAD = hnp.array_shapes(min_dims=0, max_dims=3, max_side=4)

@@ -9,7 +9,7 @@ from conftest import refused
 
 import minifpt
 from minifpt import cli
-from minifpt.user_files import load_object
+from minifpt.plugins import load_object
 
 TRUNK = '''
 import numpy as np

@@ -12,7 +12,7 @@ import minifpt
 from minifpt import cli
 from minifpt.experiments import compare, pretrain, tables
 from minifpt.files import outputs, plots
-from minifpt.viewer import steps
+from minifpt.viewer.steps import page as steps
 
 TINY = "--n 3 --model random:1x2x16 --steps 4 --batch-size 2"
 OWN = """

@@ -14,7 +14,7 @@ import pytest
 import typed_user
 
 import minifpt
-from minifpt.viewer.steps import PAGE
+from minifpt.viewer.steps.page import PAGE
 
 ROOT = Path(__file__).resolve().parent.parent
 pytest.importorskip("setuptools", reason="setuptools builds packages")
@@ -56,7 +56,7 @@ def test_all_modules_and_data_are_installed(tmp_path):
     setup("build", "--build-base", tmp_path / "base", "--build-lib", tmp_path / "lib")
     lib = tmp_path / "lib" / "minifpt"
     for file in ("py.typed", "pretrained/minigpt-language.npz", "pretrained/minigpt-tiny.npz",
-                 "pretrained/held-out.txt", "viewer/engine.js", "viewer/playground.html",
+                 "pretrained/held-out.txt", "viewer/live/engine.js", "viewer/live/page.html",
                  "lessons/solutions/03_layer_norm.py", "lessons/03_layer_norm.ipynb",
                  *(f"viewer/{name}" for name in PAGE)):
         assert (lib / file).is_file(), file

@@ -11,7 +11,7 @@ import pytest
 import minifpt
 from minifpt.cli import main
 from minifpt.files import weights
-from minifpt.viewer import playground
+from minifpt.viewer.live import page as playground
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +76,15 @@ def test_a_station_has_one_question_of_at_most_sixty_words(page):
 
 
 def test_the_numbers_that_a_station_names_are_those_of_the_results():
-    said, results = playground.read("stations.js"), Path(__file__).parents[1] / "docs" / "results"
+    said = playground.read("live/stations.js")
+    results = Path(__file__).parents[1] / "docs" / "results"
     rows = "".join((results / f"{name}.md").read_text("utf-8") for name in ("paper", "language"))
     for row, words in [
             ("pretrained on bit memory | 500/500/600; 0.003 | 100/100/200;", "200 steps after bit"),
             ("pretrained on novels | 200/300/300; 0.01; paper 500 | 400/600/1100;", "1,100 after"),
             ("random | 100/200/200; 0.003; paper 20,000 | 600/600/700;", "700 with random"),
             ("pretrained on novels | 45.4 (", "45.4 %"), ("matched random | 39.7 (", "39.7 %")]:
-        assert f"| {row}" in rows and words in said + playground.read("tour.md")
+        assert f"| {row}" in rows and words in said + playground.read("live/tour.md")
 
 
 def test_heads_that_were_trained_on_bit_memory_look_for_likeness(page):

@@ -11,7 +11,8 @@ import minifpt
 from minifpt import functional as F
 from minifpt.optim import Adam, clip_grad_norm
 from minifpt.trunks import forms
-from minifpt.viewer import checking, playground
+from minifpt.viewer.live import page as playground
+from minifpt.viewer.steps import differences
 
 pytestmark = pytest.mark.slow
 HELPERS = """
@@ -604,7 +605,7 @@ def test_finite_differences_agree_with_every_gradient(page):
 
 def test_a_gradient_check_notices_each_fault(page):
     faults = page.evaluate("FAULTS.map(f => f.id)")
-    assert faults == [it.id for it in checking.BREAKS]
+    assert faults == [it.id for it in differences.BREAKS]
     for fault in faults:
         worst = page.evaluate("""fault => playground.set({faults: [fault]}).then(
           () => check_parts(1, PARTS)).then(rows => Math.max(...rows.map(r => r.error)))""", fault)
@@ -616,14 +617,14 @@ ARGUMENTS = {"layer_norm": [(2, 3, 8), (8,), (8,)], "linear": [(2, 3, 8), (8, 8)
              "attention": [(2, 3, 24)]}
 
 
-@pytest.mark.parametrize("it", checking.BREAKS, ids=lambda it: it.id)
+@pytest.mark.parametrize("it", differences.BREAKS, ids=lambda it: it.id)
 def test_a_fault_gives_the_wrong_gradients_of_the_mistake_in_python(page, it):
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(shape) for shape in ARGUMENTS[it.op]]
     options = [2] * (it.op == "attention")
     y, cache = vars(F)[it.op](*arrays, *options)
     dy = rng.standard_normal(y.shape)
-    wrong = checking.broken(it).function(dy, dy if it.op == "residual" else cache)
+    wrong = differences.broken(it).function(dy, dy if it.op == "residual" else cache)
     wrong = wrong if isinstance(wrong, tuple) else (wrong,)
     ours = page.evaluate("""([fault, op, arrays, options, dy]) => {
         const E = engine(fault), put = ([values, shape]) => Object.assign(

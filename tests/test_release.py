@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import load_module
 
-from minifpt import exercises
+from minifpt.exercises import engine as exercises
 
 ROOT = Path(__file__).resolve().parent.parent
 release = load_module(ROOT / "lessons" / "release.py")

@@ -77,7 +77,8 @@ def test_a_csv_of_other_columns_becomes_a_table(tmp_path, monkeypatch):
     ("docs/guide/change.md", "76.7 %", "78.7 %"), ("docs/guide/gradients.md", "| 45 |", "| 46 |"),
     ("lessons/claims.md", "82 to 84 and 98 %", "92 to 94 and 98 %"),
     ("lessons/claims.md", "300 steps of 4", "350 steps of 4"),
-    ("minifpt/viewer/tour.md", "375 at", "385 at"), ("minifpt/viewer/tour.md", "38.0 %", "39 %")])
+    ("minifpt/viewer/live/tour.md", "375 at", "385 at"),
+    ("minifpt/viewer/live/tour.md", "38.0 %", "39 %")])
 def test_a_number_that_is_changed_by_hand_is_found(covers, file, was, now):
     text = (ROOT / file).read_text(encoding="utf-8")
     assert was in text

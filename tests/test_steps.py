@@ -17,9 +17,9 @@ import minifpt
 from minifpt import cli, layers, machine, tracing, training
 from minifpt.exercises import rewriting
 from minifpt.optim import Adam
-from minifpt.viewer import checking, formulas
-from minifpt.viewer import steps as stepping
-from minifpt.viewer.frames import describe, watch
+from minifpt.viewer.steps import differences, formulas
+from minifpt.viewer.steps import page as stepping
+from minifpt.viewer.steps.frames import describe, watch
 
 EXTEND = Path(__file__).resolve().parent / "extend"
 CONFIG = {"n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 24, "vocab_size": 32}
@@ -215,10 +215,10 @@ def evaluate(formula, names):
     ("bit-memory", {"bits": 8, "patch": 4}, {"activation_function": "gelu", "causal": False})])
 def test_the_formulas_give_the_gradients(name, options, config):
     task = minifpt.tasks.get(name, **options)
-    model = checking.in_float64(build(task, "full", **config))
+    model = differences.in_float64(build(task, "full", **config))
     rng = np.random.default_rng(1)
     x, y = task.batch(rng, 2, "train")
-    t = checking.traced(model, task, x, y, rng)
+    t = differences.traced(model, task, x, y, rng)
     checked = set()
     for step in t.steps:
         if not step.backward:
@@ -263,7 +263,7 @@ def test_a_difference_is_what_two_forward_passes_give(model_and_steps, task):
     model, steps = model_and_steps
     row = next(r for r in steps.data["differences"] if r["name"] == "w"
                and steps.data["steps"][r["step"]]["name"] == "trunk.h.1.ln_2.layer_norm")
-    double, rng = checking.in_float64(model), np.random.default_rng([0, 0])
+    double, rng = differences.in_float64(model), np.random.default_rng([0, 0])
     x, y = task.batch(rng, task.defaults["batch_size"], "train")
     w = double.trunk.h[1].ln_2.weight.data
     losses = []
@@ -306,9 +306,9 @@ def test_each_break_turns_its_operation_red(model_and_steps):
 def test_a_break_is_what_the_exercises_call_a_mistake(model_and_steps, task):
     """With its source in place of the library's, training has the gradients of the page."""
     model, steps = model_and_steps
-    it, b = checking.BREAKS[0], steps.data["breaks"][0]
+    it, b = differences.BREAKS[0], steps.data["breaks"][0]
     before = dict(tracing.OPERATIONS)
-    assert checking.broken(it).text == b["instead"] == (
+    assert differences.broken(it).text == b["instead"] == (
         "dw = (dy * xhat).reshape(-1, len(w)).mean(axis=0)")
     right = array_of(steps, steps.data["steps"][b["first"]], "dw")
     of_row = {tuple(row["at"]): value for row, value in zip(steps.data["differences"], b["values"],
@@ -438,11 +438,11 @@ def test_the_last_tokens_are_kept_and_named(name, monkeypatch):
 
 def test_the_formulas_give_the_outputs():
     task = minifpt.tasks.get("listops")
-    model = checking.in_float64(build(task, "full", n_positions=64, dropout=0.2))
+    model = differences.in_float64(build(task, "full", n_positions=64, dropout=0.2))
     rng = np.random.default_rng(1)
     x, y = task.batch(rng, 2, "train")
     checked = set()
-    for step in checking.traced(model, task, x, y, rng).steps:
+    for step in differences.traced(model, task, x, y, rng).steps:
         names = formulas.forward_operands(step) if not step.backward else {}
         formula = not step.backward and formulas.forward_formula(step, names)
         if not formula or step.op.startswith("gelu"):
@@ -503,7 +503,7 @@ def test_a_model_that_has_only_float32_has_breaks_but_no_differences(task, monke
     model = build(task)
     stubborn = copy.deepcopy(model)
     monkeypatch.setattr(stubborn, "forward", lambda *args, **kwargs: 1 / "x", raising=False)
-    monkeypatch.setattr(checking, "in_float64", lambda model: stubborn)
+    monkeypatch.setattr(differences, "in_float64", lambda model: stubborn)
     steps = minifpt.steps(model, task, batch_size=1, progress=False)
     assert "unsupported operand" in steps.data["unchecked"] and not steps.data["differences"]
     assert [b["first"] for b in steps.data["breaks"]].count(None) == 1
@@ -608,12 +608,12 @@ def test_bit_xor_on_the_shipped_trunk_is_small(folder):
 
 def test_the_products_of_a_step_run_on_one_core(monkeypatch):
     """Small products that are shared wait for each other: on a busy machine ten times as long."""
-    threads, measure = [], checking.difference
+    threads, measure = [], differences.difference
 
     def watched(*arguments):
         threads.append(machine.blas_threads())
         return measure(*arguments)
-    monkeypatch.setattr(checking, "difference", watched)
+    monkeypatch.setattr(differences, "difference", watched)
     before = machine.blas_threads()
     machine.blas_threads(2)
     task = minifpt.tasks.get("bit-xor")

@@ -16,7 +16,7 @@
 #
 # **The question:** Which way does a weight move?
 #
-# In the live page: [station 11](../minifpt/viewer/tour.md) of its tour, or
+# In the live page: [station 11](../minifpt/viewer/live/tour.md) of its tour, or
 # `minifpt.viewer.tour(11)` in a cell here.
 #
 # You need a derivative, a matrix product and a little NumPy; [the lesson before the

@@ -11,7 +11,7 @@
 #   counting and with compressors;
 # - recognise a loss that is too good.
 #
-# In the live page: [station 2](../minifpt/viewer/tour.md) of its tour, or
+# In the live page: [station 2](../minifpt/viewer/live/tour.md) of its tour, or
 # `minifpt.viewer.tour(2)` in a cell here.
 #
 # You need lessons [2](02_softmax_and_cross_entropy.ipynb), [4](04_self_attention.ipynb) and

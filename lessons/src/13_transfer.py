@@ -15,7 +15,7 @@
 #
 # **The question:** How sure is a difference?
 #
-# In the live page: [station 10](../minifpt/viewer/tour.md) of its tour, or
+# In the live page: [station 10](../minifpt/viewer/live/tour.md) of its tour, or
 # `minifpt.viewer.tour(10)` in a cell here.
 #
 # You need lessons [0](00_a_language_model_learns_xor.ipynb) and

@@ -10,8 +10,8 @@ import sys
 import traceback
 import warnings
 
-from .. import __version__, users
-from ..users import suggestion
+from .. import __version__, plugins
+from ..spelling import suggestion
 from .formatting import Parser, labelled
 
 # {heading in --help: {command: (its module, its help)}}
@@ -60,7 +60,7 @@ def main(argv=None):
             getattr(sys, name).reconfigure(errors="replace")
     args = argparse.Namespace()
     try:
-        with warnings.catch_warnings(), users.users_code():
+        with warnings.catch_warnings(), plugins.users_code():
             warnings.simplefilter("ignore", RuntimeWarning)     # Diverged tells more
             _, unknown = parser(argv).parse_known_args(argv, args)
             if unknown:
@@ -92,9 +92,9 @@ def main(argv=None):
         print(f"minifpt: {message}", file=sys.stderr)
         return 130
     except Exception as e:
-        if "--traceback" in argv or not users.loaded():
+        if "--traceback" in argv or not plugins.loaded():
             raise
-        print(f"minifpt: {users.message(e)}: a method of your own task or trunk is missing, "
+        print(f"minifpt: {plugins.message(e)}: a method of your own task or trunk is missing, "
               "or takes or returns something else than it should; --traceback shows where",
               file=sys.stderr)
         return 2

@@ -6,7 +6,7 @@ import shutil
 import textwrap
 from itertools import groupby, zip_longest
 
-from ..users import suggestion
+from ..spelling import suggestion
 
 
 def wrap(text, width):

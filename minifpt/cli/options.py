@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import tasks
+from ..plugins import USERS_OWN
 from ..trunks import config_for, forms
-from ..user_files import USERS_OWN
 
 DEFAULT_MODEL = "minigpt-language"
 TRUNKS = """\

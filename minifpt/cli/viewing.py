@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import examples, gradients, tracing
+from .. import gradients, tracing
 from ..experiments import runs as run_folders
 from ..files import outputs
 from ..fpt import FPT
@@ -17,25 +17,25 @@ from ..layers import check_tokens
 from ..reports import attention as attention_maps
 from ..reports import report as reporting
 from ..trunks.lstm import LSTM, LSTMConfig
-from ..viewer import playground as playing
-from ..viewer import steps as stepping
+from ..viewer.live import page as live
+from ..viewer.steps import page as stepping
 from . import options as shared
 from .formatting import aligned, say
 from .options import option, takes
 
 
 @takes(
-    option("--model", default=playing.MODEL, metavar="MODEL",
-           help=f"pretrained GPT-2, by name or path (default: {playing.MODEL})"),
-    option("task", nargs="?", metavar="TASK", choices=playing.TASKS, default=playing.TASKS[0],
-           help=f"first task of the page: {', '.join(playing.TASKS)} (default: "
-                f"{playing.TASKS[0]})"),
+    option("--model", default=live.MODEL, metavar="MODEL",
+           help=f"pretrained GPT-2, by name or path (default: {live.MODEL})"),
+    option("task", nargs="?", metavar="TASK", choices=live.TASKS, default=live.TASKS[0],
+           help=f"first task of the page: {', '.join(live.TASKS)} (default: "
+                f"{live.TASKS[0]})"),
     shared.out_option("page to write", "playground.html", type=shared.path,
                       default=Path("playground.html"), metavar="FILE"),
     shared.OPEN)
 def playground(args):
     with showing(args, args.out):
-        playing.save(args.out, args.model, args.task)
+        live.save(args.out, args.model, args.task)
 
 
 def read(folder):
@@ -141,7 +141,7 @@ def gradcheck(args):
         model = FPT(GPT2(config, seed, dtype), 3, 4, 2, seed=seed)
         model.freeze(preset)
         models[f"FPT, {preset}"] = model, x[..., :3]
-    reports = {op: examples.check(op, seed) for op in tracing.OPERATIONS}
+    reports = {op: gradients.examples.check(op, seed) for op in tracing.OPERATIONS}
     for name, (model, inputs) in models.items():
         for p in model.parameters():                      # no scale is 1, and no bias 0
             p.data += 0.3 * rng.standard_normal(p.data.shape)

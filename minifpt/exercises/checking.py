@@ -19,7 +19,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from ..files import one_line, read_json
-from . import (
+from . import operations, own
+from .engine import (
     EXERCISES,
     NOT_WRITTEN,
     PASSED,
@@ -28,8 +29,6 @@ from . import (
     Result,
     examine,
     load_exercises,
-    operations,
-    own,
 )
 
 ROOT = str(Path(__file__).resolve().parents[2])           # where minifpt is imported from

@@ -15,9 +15,9 @@ import numpy as np
 
 from .. import functional as F
 from .. import tracing
-from ..examples import examples, fresh
 from ..files import one_line
-from . import (
+from ..gradients.examples import examples, fresh
+from .engine import (
     NOT_WRITTEN,
     WRONG,
     Case,

@@ -20,9 +20,9 @@ import numpy as np
 
 from .. import functional as F
 from .. import layers, tracing
-from ..examples import examples
 from ..files import one_line, read_text, save_text
-from . import NOT_WRITTEN, PASSED, WRONG, lines_of
+from ..gradients.examples import examples
+from .engine import NOT_WRITTEN, PASSED, WRONG, lines_of
 from .lesson import lessons_folder
 from .operations import examine, learned
 

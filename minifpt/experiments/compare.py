@@ -23,12 +23,11 @@ from ..files.runs import COLUMNS, DIVERGED, History, crc
 from ..fpt import FPT
 from ..freeze import FreezeMask
 from ..layers import setting
+from ..plugins import USERS_OWN, code_crc, users_code
 from ..progress import progress_bar
 from ..tasks import member, task_class
 from ..training import Diverged, first_look, train
 from ..trunks import TrunkSpec
-from ..user_files import USERS_OWN, code_crc
-from ..users import users_code
 from . import tables
 from .tables import Arm, Column
 from .validation import Validation

@@ -14,8 +14,8 @@ from ..files import read_json, refuse_damage
 from ..files.runs import RESTORE, Run, check_fingerprint, crc, train_as_recorded
 from ..fpt import FPT
 from ..optim import Adam
+from ..plugins import code_crc
 from ..training import model_fingerprint, task_fingerprint
-from ..user_files import code_crc
 from .validation import Validation
 
 # Keys of every run's config.json.

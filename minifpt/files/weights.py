@@ -20,7 +20,7 @@ import numpy as np
 
 from ..checks import brief
 from ..machine import share
-from ..users import suggestion
+from ..spelling import suggestion
 from . import (
     PACKAGE,
     array_headers,

@@ -11,8 +11,8 @@ import typing
 from contextlib import suppress
 from typing import Any
 
-from ..user_files import USERS_OWN, load_object
-from ..users import suggestion
+from ..plugins import USERS_OWN, load_object
+from ..spelling import suggestion
 from .base import DEFAULTS, Choices, Extras, Task, check_task, defaults_of, member
 from .bits import BitMemory, BitXOR
 from .cifar import CIFAR10, CIFAR10Gray

@@ -15,7 +15,7 @@ import numpy as np
 from ..files import weights
 from ..gpt2 import GPT2, GPT2Config, LanguageModel
 from ..layers import standard_normal
-from ..user_files import load_object
+from ..plugins import load_object
 from . import forms
 from .base import check_trunk
 from .encoder import Encoder, EncoderConfig

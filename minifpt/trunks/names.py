@@ -9,7 +9,7 @@ from pathlib import Path
 from .. import checks
 from ..freeze import FreezeMask
 from ..gpt2 import SHAPES
-from ..user_files import USERS_OWN
+from ..plugins import USERS_OWN
 from .forms import PARTS
 
 SHAPE = re.compile(r"((?P<model_type>llama|bert|roberta|vit|t5|longformer(?=:\d+:)):)?"

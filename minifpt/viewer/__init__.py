@@ -41,5 +41,5 @@ def fill(name, parts):
 
 def __getattr__(name):                                    # loaded when it is used
     if name == "tour":
-        return importlib.import_module(".playground", __name__).LivePage
+        return importlib.import_module(".live", __name__).LivePage
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

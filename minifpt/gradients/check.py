@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from .checks import arrays_in, brief, number, unchanged, whole
-from .faults import Fault, at, index, rms, unit
-from .users import message, suggestion
+from ..checks import arrays_in, brief, number, unchanged, whole
+from ..plugins import message
+from ..spelling import suggestion
+from .diagnosis import Fault, at, index, rms, unit
 
 __tracebackhide__ = True                                  # pytest shows the caller's frames alone
 SETTINGS = {"names": None, "eps": 1e-5, "tolerance": 1e-6, "elementwise": 64, "directions": 8,

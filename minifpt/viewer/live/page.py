@@ -6,24 +6,25 @@ import re
 
 import numpy as np
 
-from .. import __version__, functional, tasks, trunks
-from ..checks import one_of, whole
-from ..files import outputs, weights
-from ..fpt import FPT
-from ..gpt2 import GPT2, LanguageModel
-from ..trunks import forms
-from . import encoded, fill, read, to_json
-from .checking import BREAKS, broken
-from .frames import source_of
+from ... import __version__, functional, tasks, trunks
+from ...checks import one_of, whole
+from ...files import outputs, weights
+from ...fpt import FPT
+from ...gpt2 import GPT2, LanguageModel
+from ...trunks import forms
+from .. import encoded, fill, read, to_json
+from ..steps.differences import BREAKS, broken
+from ..steps.frames import source_of
 
 KIND = "playground"                                       # of the page
 MODEL = "minigpt-tiny"
 TASKS = "bit-xor", "majority", "bit-memory"               # those that tasks.js has
 MAX_TOKENS = 12                                           # of these tasks
 ENTRIES = 40                                              # gradients that the page compares singly
-PAGE = ("common.js", "drawing.js", "playground.js", "address.js", "panels.js", "looking.js",
-        "stations.js", "tour.js", "start.js")
-ENGINE = "engine.js", "model.js", "forms.js", "tasks.js"   # runs in the worker and in the page
+PAGE = "common.js", *(f"live/{name}.js" for name in (
+    "drawing", "page", "address", "panels", "looking", "stations", "tour", "start"))
+# It runs in the worker and in the page.
+ENGINE = tuple(f"live/{name}.js" for name in ("engine", "model", "forms", "tasks"))
 
 
 def playground(model=MODEL, task="bit-xor", tour=None):
@@ -37,11 +38,11 @@ def playground(model=MODEL, task="bit-xor", tour=None):
     one_of("playground", "the task", task, TASKS)
     if tour is None and (model, task) == (MODEL, "bit-xor"):
         tour = 1
-    return fill("playground.html", {
+    return fill("live/page.html", {
         "TITLE": "A transformer that trains in this page",
         "DATA": to_json({"task": task, "tour": tour, **page_data(model)}),
-        "STYLE": read("playground.css"), "ENGINE": "".join(map(read, ENGINE)),
-        "WORKER": read("worker.js"),
+        "STYLE": read("live/page.css"), "ENGINE": "".join(map(read, ENGINE)),
+        "WORKER": read("live/worker.js"),
         "SCRIPT": "".join(map(read, PAGE))})
 
 
@@ -93,7 +94,7 @@ class LivePage:
 def stations():
     """Return the texts of the tour, of each station {title, text, options, more}."""
     texts = []
-    for section in read("tour.md").split("\n## ")[1:]:
+    for section in read("live/tour.md").split("\n## ")[1:]:
         title, text, *options, more = (" ".join(part.split()) for part in section.split("\n\n"))
         texts.append({
             "title": title.split(". ", 1)[1], "text": text, "more": more.removeprefix("More: "),

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..files import plots
-from . import stored_array
+from ...files import plots
+from .. import stored_array
 
 KIND = "still"                                            # of the pictures
 INK, SOFT, HATCH = "#1d2930", "#5b6b74", "#8093a0"

@@ -10,9 +10,10 @@ from contextlib import suppress
 
 import numpy as np
 
-from .. import functional as F
-from ..checks import arrays_in
-from . import encoded, formulas
+from ... import functional as F
+from ...checks import arrays_in
+from .. import encoded
+from . import formulas
 
 TOKENS = "token", "query", "key", "position"              # axes that are cut at their front
 MIN_TOKENS = 8                                            # that every file shows

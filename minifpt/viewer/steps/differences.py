@@ -6,12 +6,12 @@ from itertools import islice, zip_longest
 
 import numpy as np
 
-from .. import functional as F
-from .. import tracing
-from ..exercises.mistakes import MISTAKES
-from ..exercises.rewriting import rewrite
-from ..faults import rms
-from ..progress import progress_bar
+from ... import functional as F
+from ... import tracing
+from ...exercises.mistakes import MISTAKES
+from ...exercises.rewriting import rewrite
+from ...gradients.diagnosis import rms
+from ...progress import progress_bar
 from . import formulas
 from .frames import MIN_TOKENS
 

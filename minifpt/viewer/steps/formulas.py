@@ -11,7 +11,7 @@ from collections import namedtuple
 
 import numpy as np
 
-from .. import functional as F
+from ... import functional as F
 
 # at: the letters of the entry's axes, ~ for all leading ones.  put: an expression in names.  over:
 # the letters it is summed over, ~ too.  times: the name of a number, a factor in front of all.

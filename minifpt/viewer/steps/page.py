@@ -14,17 +14,19 @@ from contextlib import suppress
 
 import numpy as np
 
-from .. import training
-from ..checks import whole
-from ..faults import rms
-from ..files import outputs
-from ..fpt import FPT
-from ..machine import single_threaded_blas
-from ..optim import Adam, clip_grad_norm
-from ..tasks import defaults_of, member
-from ..tracing import swapped, trace
-from ..trunks import TrunkSpec, config_for
-from . import checking, encoded, fill, read, still, stored_array, to_json
+from ... import training
+from ...checks import whole
+from ...files import outputs
+from ...fpt import FPT
+from ...gradients.diagnosis import rms
+from ...machine import single_threaded_blas
+from ...optim import Adam, clip_grad_norm
+from ...tasks import defaults_of, member
+from ...tracing import swapped, trace
+from ...trunks import TrunkSpec, config_for
+from .. import encoded, fill, read, stored_array, to_json
+from . import differences as compared
+from . import still
 from .frames import MIN_TOKENS, TOKENS, Frames, Store, StoreFull, axes_of_weight
 
 MAX_PARAMETERS = 20_000_000
@@ -38,8 +40,8 @@ CHANNELS = "channel of the head", "channel", "in", "out"
 TIGHTER = ((4, 32, 400), (4, 32, 24), (2, 32, 24), (1, 32, 24), (1, 16, 24),
            (1, MIN_TOKENS, 24))
 ROOM = 1_250_000                                          # bytes, a third more as text
-PAGE = ("steps.html", "steps.css", "common.js", "steps.js", "steps_ribbon.js", "steps_frames.js",
-        "steps_after.js", "steps_ends.js")
+PAGE = ("steps/page.html", "steps/page.css", "common.js", "steps/page.js", "steps/ribbon.js",
+        "steps/frames.js", "steps/after.js", "steps/ends.js")
 KIND = "steps"                                            # of the page
 
 
@@ -139,12 +141,12 @@ def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", difference
             break
     rows, unchecked = [], ""
     try:
-        rows = checking.differences(t, model, task, x, y, rng, count, progress)
+        rows = compared.differences(t, model, task, x, y, rng, count, progress)
     except ValueError as e:
         unchecked = str(e)
     return Steps(data | contents | {
         "arrays": store.arrays, "differences": rows, "unchecked": unchecked,
-        "breaks": checking.breaks(t, model, task, x, y, rng, rows)})
+        "breaks": compared.breaks(t, model, task, x, y, rng, rows)})
 
 
 def of_task(task, model, *, freeze="fpt", dropout=None, adapt=None, seed=0, **options):

@@ -4,8 +4,8 @@ import inspect
 
 import numpy as np
 
-from . import functional as F
-from .gradients import gradcheck
+from .. import functional as F
+from .check import gradcheck
 
 
 def examples(op, rng):
