@@ -15,6 +15,7 @@ import numpy as np
 
 from .. import checks, layers
 from .. import fast as ops
+from ..files import export, weights
 from ..gpt2 import GPT2, Trunk
 from .parts import GatedMLP, RMSNorm
 
@@ -179,7 +180,7 @@ class Encoder(Trunk):
     """
 
     config_type = EncoderConfig
-    from_pretrained, save = GPT2.from_pretrained, GPT2.save
+    from_pretrained, save = classmethod(weights.load), export.save
     add_positions = GPT2.add_positions
 
     def build(self, config, dtype):

@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import checks, layers
 from .. import fast as ops
+from ..files import export, weights
 from ..gpt2 import LanguageModel, Trunk
 from .parts import GatedMLP, RMSNorm
 
@@ -107,7 +108,7 @@ class Llama(Trunk):
     """A :class:`minifpt.fpt.Trunk`: the blocks and the last RMS norm."""
 
     config_type = LlamaConfig
-    from_pretrained, save = GPT2.from_pretrained, GPT2.save
+    from_pretrained, save = classmethod(weights.load), export.save
 
     def build(self, config, dtype):
         """Make the layers."""
