@@ -171,8 +171,8 @@ def short(text):
 
 
 # The longer words come first.
-SIGNS = {"agrees in part": "≈", "agrees": "=", "contradicts": "≠", "below": "…",
-         "shorter run": "({} steps)", "not run": ""}
+SIGNS = {"agrees in part": "≈", "agrees": "=", "contradicts": "≠", "differs": "≠",
+         "below": "…", "shorter run": "({} steps)", "not run": ""}
 
 
 def paper_rows():
