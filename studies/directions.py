@@ -1,7 +1,7 @@
 """Directions start, the spectrum finishes: the study behind docs/results/directions.md.
 
     python -m studies.directions [STUDY ...] [--workers N] [--out FOLDER]
-    python -m studies.directions --write          # draw the figures, print tables and outcomes
+    python -m studies.directions --report         # print the tables, and what was predicted
 
 A head compares tokens by its form ``W_q W_k'``.  The **spectrum** of a form is its singular values
 over their norm, its **directions** are its singular vectors.  An arm is a trunk whose forms get
@@ -41,12 +41,13 @@ import numpy as np
 
 import minifpt
 from minifpt import optim, training
+from minifpt.files import plots
 from minifpt.machine import kept_memory, one_core
 
 RATES = 1e-2, 3e-2, 3e-3                                  # the likeliest first; 1e-2 is the middle
 VALIDATION_SEEDS, SEEDS = (2001, 2002, 2003), (2101, 2102, 2103, 2104, 2105)
 MOST_STEPS, EVERY, EXAMPLES, BATCH = 1500, 25, 128, 16    # a test comes every 25 steps
-NEVER = 10 ** 9                                           # the steps of a run that did not get there
+NEVER = 10 ** 9                                           # the steps of a run that did not end
 LEVELS = 80, 85, 90, 95, 99
 PRETRAINED, CONTROL = "minigpt-language", "statistics:minigpt-language"
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -309,12 +310,280 @@ def run_arm(arm, path):
         row_of(float(choose_rate(winners)), seed, level(99, arm.patch))
 
 
+# ---------------------------------------------------------------------------------------- the page
+
+
+PREDICTIONS = RESULTS.parent / "directions-predictions.csv"
+PAGES = RESULTS.parent.parent / "docs" / "results"
+WORDS = {PRETRAINED: "pretrained", CONTROL: "control"}
+COLOURS = {PRETRAINED: "#0072b2", CONTROL: "#e69f00"}
+
+
+class Outcome(NamedTuple):
+    """The test runs of an arm: medians of five seeds, ``NEVER`` where most did not get there."""
+
+    lr: str
+    rows: list
+    directions: float                                     # participation ratio, mean of the seeds
+    steps: dict                                           # {level: median}
+    way: float                                            # median of the steps from 80 to 95 %
+
+
+def outcomes(study, folder=RESULTS):
+    """Return {arm: :class:`Outcome`} of the arms of a study whose five test seeds are run."""
+    by_arm = {}
+    for row in read_rows(folder / f"directions-{study}.csv"):
+        if int(row["seed"]) in SEEDS:
+            arm = Arm(row["trunk"], int(row["patch"]), *(row[name] for name in Arm._fields[2:]))
+            by_arm.setdefault(arm, []).append(row)
+    return {arm: outcome_of(by_arm[arm]) for arm in STUDIES[study]
+            if len(by_arm.get(arm, ())) == len(SEEDS)}
+
+
+def outcome_of(rows):
+    """Return the :class:`Outcome` of the test rows of an arm."""
+    steps = {percent: float(np.median([steps_to(percent, row) for row in rows]))
+             for percent in LEVELS}
+    return Outcome(rows[0]["lr"], rows, float(np.mean([float(row["directions"]) for row in rows])),
+                   steps, float(np.median([way_of(row) for row in rows])))
+
+
+def way_of(row):
+    """Return the steps of a run from level 80 to level 95, or ``NEVER``."""
+    end = steps_to(95, row)
+    return end if end == NEVER else end - steps_to(80, row)
+
+
+def spread(steps):
+    """Return the median of some steps, and the least and the largest in brackets."""
+    median, least, largest = (number(f(steps)) for f in (np.median, min, max))
+    return median + f" ({least}…{largest})" * (least != largest)
+
+
+def number(steps):
+    """Return a number of steps as text."""
+    return f"> {MOST_STEPS:,}" if steps >= NEVER else f"{steps:,.0f}"
+
+
+def name_of(arm):
+    """Return the words for an arm's spectrum and trace."""
+    words = {"own": "own", "other": "the other's"}.get(arm.spectrum, arm.spectrum)
+    return words + f", trace {arm.trace}" * bool(arm.trace)
+
+
+def norm_of(arm):
+    """Return whose norm the forms of a transplant have."""
+    return arm.trunk if arm.size == "norm" else OTHER[arm.trunk]
+
+
+def spectrum_of(arm):
+    """Return whose spectrum the forms of a transplant have, or its name."""
+    return {"own": arm.trunk, "other": OTHER.get(arm.trunk)}.get(arm.spectrum, arm.spectrum)
+
+
+def table(study, folder=RESULTS):
+    """Return the Markdown table of a study: a row for each arm whose runs are complete."""
+    results = outcomes(study, folder)
+    head = {"dose": ["blocks", "bits", "spectrum", "same"],
+            "transplants": ["directions", "spectrum", "norm"],
+            "trace": ["trunk", "spectrum", "trace"]}[study]
+    lines = [[*head, "PR", "80 %", "95 %", "80 to 95 %", "99 %", "rate"]]
+    for arm, outcome in results.items():
+        blocks = arm.trunk.partition(":")[2].partition("x")[0]
+        first = {"dose": [blocks, str(arm.patch), name_of(arm), arm.size],
+                 "transplants": [WORDS.get(key, key) for key in (
+                     arm.trunk, spectrum_of(arm), norm_of(arm))],
+                 "trace": [WORDS.get(arm.trunk, "random block"), arm.spectrum, arm.trace]}[study]
+        lines.append([*first, f"{outcome.directions:.1f}",
+                      *(spread([steps_to(percent, row) for row in outcome.rows])
+                        for percent in (80, 95)),
+                      spread([way_of(row) for row in outcome.rows]),
+                      number(outcome.steps[99]), outcome.lr])
+    return "\n".join(f"| {' | '.join(line)} |" for line in [
+        lines[0], ["---"] * len(lines[0]), *lines[1:]]).replace("| ---", "|---").replace(
+            "--- |", "---|")
+
+
+def key_of(row):
+    """Return the arm of a row of the predictions."""
+    return Arm(row["trunk"], int(row["patch"]), *(row[name] for name in Arm._fields[2:]))
+
+
+def judged(folder=RESULTS):
+    """Yield (study, arm, level, low, high, median, whether it lies within) for each interval of
+    the predictions whose arm is run."""
+    for row in read_rows(PREDICTIONS):
+        outcome = outcomes(row["study"], folder).get(key_of(row))
+        if outcome is None:
+            continue
+        for percent in (80, 95):
+            low, high = (NEVER if row[f"{end}_{percent}"] == "never"
+                         else float(row[f"{end}_{percent}"]) for end in ("low", "high"))
+            median = outcome.steps[percent]
+            yield row["study"], key_of(row), percent, low, high, median, low <= median <= high
+
+
+def pairs(folder=RESULTS):
+    """Return the pairs of transplants that the predictions name, as lists of (first, second):
+    ``directions`` of equal spectrum and norm, pretrained first; ``spectra`` of equal directions and
+    norm, the pretrained spectrum first."""
+    results = outcomes("transplants", folder)
+    by_parts = {(arm.trunk, spectrum_of(arm), norm_of(arm)): outcome
+                for arm, outcome in results.items()}
+    trunks, spectra = (PRETRAINED, CONTROL), (PRETRAINED, CONTROL, "flat")
+    directions = [((PRETRAINED, spectrum, norm), (CONTROL, spectrum, norm))
+                  for spectrum in spectra for norm in trunks]
+    others = [((trunk, PRETRAINED, norm), (trunk, spectrum, norm))
+              for trunk in trunks for norm in trunks for spectrum in (CONTROL, "flat")]
+    return by_parts, *([(one, two) for one, two in each if {one, two} <= {*by_parts}]
+                       for each in (directions, others))
+
+
+def report(folder=RESULTS):
+    """Print the tables, the outcome of each predicted interval, and the ratios of the pairs."""
+    for study in STUDIES:
+        if outcomes(study, folder):
+            print(f"{study}\n\n{table(study, folder)}\n")
+    results = [*judged(folder)]
+    for study, arm, percent, low, high, median, holds in results:
+        print(study, *arm, f"{percent} %: {number(low)} to {number(high)}, {number(median)},",
+              "held" if holds else "missed")
+    for study in STUDIES:
+        own = [result for result in results if result[0] == study]
+        print(study, f"{sum(result[-1] for result in own)} of {len(own)} intervals held")
+    by_parts, directions, spectra = pairs(folder)
+    for name, chosen in ("directions", directions), ("spectra", spectra):
+        for one, two in chosen:
+            a, b = by_parts[one], by_parts[two]
+            print(name, *(WORDS.get(key, key) for key in (*one, "against", *two)),
+                  f"to 80 %: {a.steps[80] / b.steps[80]:.2f}, way: {a.way / b.way:.2f}")
+
+
+def median_curve(rows, last):
+    """Return steps, and the median, least and largest accuracy of some runs at each, in per cent.
+    A run that has ended keeps its last accuracy."""
+    steps = np.arange(EVERY, last + 1, EVERY)
+    curves = np.array([[max((step, accuracy) for step, accuracy in curve_of(row).items()
+                            if step <= at)[1] for at in steps] for row in rows])
+    return steps, *(100 * f(curves, axis=0) for f in (np.median, np.min, np.max))
+
+
+def picture_of_curves(target, folder=RESULTS, last=1000):
+    """Draw the learning curves of the pretrained trunk, of its flat spectrum, and of the control:
+    the median of five seeds and their range."""
+    results = outcomes("transplants", folder)
+    fig, (ax,) = plots.figure(width=7.2, height=4.2)
+    for arm, label, colour, dash in (
+            (Arm(PRETRAINED), "pretrained", COLOURS[PRETRAINED], "-"),
+            (Arm(PRETRAINED, spectrum="flat"), "pretrained, flat spectrum", "#009e73", "--"),
+            (Arm(CONTROL), "random control", COLOURS[CONTROL], "-.")):
+        steps, median, least, largest = median_curve(results[arm].rows, last)
+        ax.plot(steps, median, dash, color=colour, linewidth=2.2, label=label)
+        ax.fill_between(steps, least, largest, color=colour, alpha=0.18, linewidth=0)
+    for percent in (80, 95):
+        ax.axhline(percent, color="0.5", linestyle=":", linewidth=1)
+    ax.set(xlabel="training steps", ylabel="bits right (%)", ylim=(74, 100), xlim=(0, last),
+           yticks=(75, 80, 85, 90, 95, 100))
+    ax.legend(frameon=False, loc="lower right")
+    plots.save(fig, target, "picture")
+
+
+MARKERS = {(1, 5): "v", (1, 10): "s", (1, 20): "o", (1, 40): "^", (2, 20): "D", (6, 20): "P"}
+
+
+def blocks_of(arm):
+    """Return the number of blocks of a random trunk."""
+    return int(arm.trunk.partition(":")[2].partition("x")[0])
+
+
+def picture_of_dose(target, folder=RESULTS):
+    """Draw steps against the participation ratio: one block with 20 bits, a line for each level;
+    then all random arms, as shares of the trunk as drawn."""
+    results = outcomes("dose", folder)
+    fig, (left, right) = plots.figure(2, width=4.3, height=3.9)
+    base = {arm: outcome for arm, outcome in results.items()
+            if (arm.trunk, arm.patch, arm.size) == (ONE_BLOCK, 20, "norm")}
+    order = sorted(base.values(), key=lambda outcome: outcome.directions)
+    for percent, colour in zip((80, 90, 95, 99), ("#9ecae1", "#4292c6", "#08519c", "#08264d"),
+                               strict=True):
+        points = [(outcome.directions, outcome.steps[percent]) for outcome in order]
+        solved = [point for point in points if point[1] < NEVER]
+        left.plot(*zip(*solved, strict=True), "o-", color=colour, label=f"{percent} %")
+        for x in (x for x, steps in points if steps == NEVER):
+            left.plot(x, MOST_STEPS, marker=6, color=colour, fillstyle="none", markersize=9)
+    left.set(xscale="log", yscale="log", xlabel="participation ratio of a head's singular values",
+             ylabel="steps", title="One block, 20 bits in a patch")
+    left.set_xticks((1, 2, 4, 8, 16, 32), ("1", "2", "4", "8", "16", "32"))
+    left.set_yticks((50, 100, 200, 500, 1000, 1500), ("50", "100", "200", "500", "1,000", "1,500"))
+    left.minorticks_off()
+    left.legend(frameon=False, title="steps to")
+    for (blocks, bits), marker in MARKERS.items():
+        own = results.get(Arm(f"random:{blocks}x4x128@1.41", bits))
+        arms = [(arm, outcome) for arm, outcome in results.items()
+                if (blocks_of(arm), arm.patch) == (blocks, bits) and arm.size == "norm"]
+        if own is None or own.steps[95] == NEVER:
+            continue
+        colour = f"C{[*MARKERS].index((blocks, bits))}"
+        for solved in (True, False):
+            points = [(outcome.directions / bits,
+                       (outcome.steps[95] if solved else MOST_STEPS) / own.steps[95])
+                      for _, outcome in arms if (outcome.steps[95] < NEVER) == solved]
+            if points:
+                label = f"{blocks} block{'s' * (blocks > 1)}, {bits} bits" * solved
+                right.plot(*zip(*points, strict=True), marker if solved else 6, color=colour,
+                           fillstyle="full" if solved else "none", label=label, markersize=7)
+    right.set(xscale="log", yscale="log", xlabel="participation ratio / bits in a patch",
+              ylabel="steps to level 95, as drawn = 1", title="All spectra at equal norm")
+    right.set_xticks((0.05, 0.1, 0.2, 0.5, 1, 2, 5), ("0.05", "0.1", "0.2", "0.5", "1", "2", "5"))
+    right.set_yticks((1, 2, 5, 10), ("1", "2", "5", "10"))
+    right.minorticks_off()
+    right.legend(frameon=False)
+    plots.save(fig, target, "picture")
+
+
+def picture_of_plane(target, folder=RESULTS):
+    """Draw each transplant by its steps to 80 % and its steps from 80 to 95 %."""
+    fig, (ax,) = plots.figure(width=7.2, height=4.8)
+    markers = {PRETRAINED: "o", "half flat": "s", CONTROL: "^", "flat": "D"}
+    names = {PRETRAINED: "pretrained", "half flat": "half flat", CONTROL: "control's",
+             "flat": "flat"}
+    for arm, outcome in outcomes("transplants", folder).items():
+        if outcome.steps[80] < NEVER:
+            ax.plot(outcome.steps[80], min(outcome.way, MOST_STEPS),
+                    markers[spectrum_of(arm)] if outcome.way < NEVER else 6, markersize=10,
+                    color=COLOURS[arm.trunk], markeredgewidth=2,
+                    fillstyle="full" if norm_of(arm) == PRETRAINED else "none")
+    for spectrum, marker in markers.items():
+        ax.plot([], [], marker, color="0.4", label=f"spectrum: {names[spectrum]}", linestyle="")
+    for trunk, colour in COLOURS.items():
+        ax.plot([], [], "o", color=colour, label=f"directions: {WORDS[trunk]}", linestyle="")
+    for fill, text in ("full", "norm: pretrained"), ("none", "norm: control's"):
+        ax.plot([], [], "o", color="0.4", fillstyle=fill, label=text, linestyle="")
+    ax.set(xlabel="steps to 80 %", ylabel="steps from 80 to 95 %", yscale="log")
+    ticks = 75, 100, 150, 200, 300, 500, 1000
+    ax.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
+    ax.minorticks_off()
+    ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    plots.save(fig, target, "picture")
+
+
+def pictures(pages=PAGES, folder=RESULTS):
+    """Draw the three pictures of docs/results/directions.md."""
+    picture_of_curves(pages / "directions-curves.png", folder)
+    picture_of_dose(pages / "directions-dose.png", folder)
+    picture_of_plane(pages / "directions-plane.png", folder)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("studies", nargs="*", metavar="STUDY", help=", ".join(STUDIES))
     parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV files")
+    parser.add_argument("--report", action="store_true", help="print tables and outcomes; no runs")
     args = parser.parse_args()
+    if args.report:
+        report(args.out)
+        return
     for name in args.studies or STUDIES:
         if name not in STUDIES:
             parser.error(f"no study '{name}', expected one of {', '.join(STUDIES)}")
