@@ -82,8 +82,8 @@ STUDIES = {
              *(Arm(f"random:{blocks}x4x128@1.41", patch, spectrum) for blocks, patch in (
                  (1, 10), (1, 40), (2, 20), (1, 5), (6, 20)) for spectrum in TAUS)],
     "transplants": [Arm(trunk, 20, spectrum, size) for spectrum, size in (
-        ("own", "norm"), ("flat", "norm"), ("other", "norm of other"), ("own", "norm of other"),
-        ("other", "norm"), ("flat", "norm of other"), ("half flat", "norm"))
+        ("own", "norm"), ("flat", "norm"), ("other", "norm of other"), ("flat", "norm of other"),
+        ("own", "norm of other"), ("other", "norm"), ("half flat", "norm"))
         for trunk in OTHER],
     "trace": [Arm(trunk, 20, spectrum, "norm", trace) for trunk, spectra in (
         (ONE_BLOCK, ("own", "tau 2", "flat")), (PRETRAINED, ("own", "flat")))
