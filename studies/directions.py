@@ -81,10 +81,15 @@ STUDIES = {
              *(Arm(ONE_BLOCK, 20, spectrum, "largest") for spectrum in TAUS[1:]),
              *(Arm(f"random:{blocks}x4x128@1.41", patch, spectrum) for blocks, patch in (
                  (1, 10), (1, 40), (2, 20), (1, 5), (6, 20)) for spectrum in TAUS)],
-    "transplants": [Arm(trunk, 20, spectrum, size) for spectrum, size in (
-        ("own", "norm"), ("flat", "norm"), ("other", "norm of other"), ("flat", "norm of other"),
-        ("own", "norm of other"), ("other", "norm"), ("half flat", "norm"))
-        for trunk in OTHER],
+    # First directions and spectra crossed at the pretrained norm.
+    "transplants": [Arm(trunk, 20, spectrum, size) for trunk, spectrum, size in (
+        (PRETRAINED, "own", "norm"), (CONTROL, "own", "norm"), (PRETRAINED, "flat", "norm"),
+        (CONTROL, "other", "norm of other"), (CONTROL, "flat", "norm of other"),
+        (CONTROL, "flat", "norm"), (PRETRAINED, "other", "norm of other"),
+        (PRETRAINED, "flat", "norm of other"), (PRETRAINED, "own", "norm of other"),
+        (CONTROL, "other", "norm"), (PRETRAINED, "other", "norm"),
+        (CONTROL, "own", "norm of other"), (PRETRAINED, "half flat", "norm"),
+        (CONTROL, "half flat", "norm"))],
     "trace": [Arm(trunk, 20, spectrum, "norm", trace) for trunk, spectra in (
         (ONE_BLOCK, ("own", "tau 2", "flat")), (PRETRAINED, ("own", "flat")))
         for spectrum in spectra for trace in ("-0.5", "0", "0.25", "0.5")]}
@@ -378,8 +383,8 @@ def name_of(arm):
 
 
 def norm_of(arm):
-    """Return whose norm the forms of a transplant have."""
-    return arm.trunk if arm.size == "norm" else OTHER[arm.trunk]
+    """Return whose norm the forms of an arm have."""
+    return OTHER[arm.trunk] if arm.size == "norm of other" else arm.trunk
 
 
 def spectrum_of(arm):
