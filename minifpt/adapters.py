@@ -55,8 +55,9 @@ class LoRA(Linear):
         """x (..., n_in) -> y (..., n_out)."""
         a, b, cache = self.lora_a, self.lora_b, {}
         y, cache["linear"] = super().forward(x)
-        h, cache["a"] = ops.linear(x, a.data, need=(True, a.trainable, False))
-        z, cache["b"] = ops.linear(h, b.data, need=(True, b.trainable, False))
+        no_bias = np.zeros(a.data.shape[1], y.dtype), np.zeros(y.shape[-1], y.dtype)
+        h, cache["a"] = ops.linear(x, a.data, no_bias[0], (True, a.trainable, False))
+        z, cache["b"] = ops.linear(h, b.data, no_bias[1], (True, b.trainable, False))
         return y + self.scale * z, cache
 
     def backward(self, dy, cache):

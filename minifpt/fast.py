@@ -125,10 +125,9 @@ def kept_transposes(matrices):
             w.flags.writeable = True
 
 
-def linear(x, w, b=None, need=(True, True, True)):
+def linear(x, w, b, need=(True, True, True)):
     """As :func:`functional.linear`, a large product on all cores."""
-    y = product(x.reshape(-1, len(w)), w, b).reshape(*x.shape[:-1], w.shape[1])
-    need = need[0], need[1], need[2] and b is not None
+    y = product(x.reshape(-1, len(w)), w, b).reshape(*x.shape[:-1], len(b))
     return y, F.LinearCache(x if need[1] else None, w, need)
 
 

@@ -41,17 +41,13 @@ LinearCache = namedtuple("LinearCache", "x w need")                 # x: None wi
 
 
 @shapes("x (..., I), w (I, O), b (O,) -> y (..., O)")
-def linear(x, w, b=None, need=(True, True, True)):
-    """Apply an affine map to the last axis: ``y = x @ w + b``; without b a linear one, ``x @ w``.
+def linear(x, w, b, need=(True, True, True)):
+    """Apply an affine map to the last axis: ``y = x @ w + b``.
 
     The weight multiplies from the right, as in GPT-2's own checkpoints.  ``need`` is for
     (dx, dw, db).
     """
-    y = x @ w
-    if b is not None:
-        y = y + b
-    need = need[0], need[1], need[2] and b is not None
-    return y, LinearCache(x if need[1] else None, w, need)
+    return x @ w + b, LinearCache(x if need[1] else None, w, need)
 
 
 @shapes("dy (..., O), x (..., I), w (I, O) -> dx (..., I), dw (I, O), db (O,)")

@@ -257,8 +257,10 @@ class Linear(Layer):
 
     def map(self, x, need_dx):
         """Run forward; ``need_dx`` says whether backward computes dx."""
-        need = need_dx, self.weight.trainable, self.bias is not None and self.bias.trainable
-        return ops.linear(x, self.weight.data, self.bias and self.bias.data, need)
+        w, b = self.weight, self.bias
+        zeros = np.zeros(w.data.shape[1], w.data.dtype) if b is None else None
+        need = need_dx, w.trainable, b is not None and b.trainable
+        return ops.linear(x, w.data, zeros if b is None else b.data, need)
 
     def backward(self, dy, cache):
         """dy (..., n_out) -> dx (..., n_in)."""

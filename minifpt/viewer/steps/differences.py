@@ -21,8 +21,8 @@ MAX_WORK = 5e9                                            # parameters x tokens 
 MIN_CHANNELS = 24                                         # that every file shows
 MAX_ENTRIES = 10                                          # compared of one gradient
 # A fault that a button of both pages makes; the live page has one more, in a block's sum.
-# op: the operation whose backward pass is wrong.  mistake: the hint of ``exercises.mistakes`` for it.
-# why: why it is easily missed.
+# op: the operation whose backward pass is wrong.  mistake: the hint of ``exercises.mistakes`` for
+# it.  why: why it is easily missed.
 Break = namedtuple("Break", "id title op mistake why")
 BREAKS = [
     Break("mean", "A mean for a sum", "layer_norm",

@@ -127,8 +127,6 @@ def forward_formula(step, names):
         return Formula("~c", "x[~c]" if names.get("mask") is None else "x[~c] * mask[~c]")
     if step.op == "attention" and ("kept" not in names or is_shared(names)):
         return None
-    if step.op == "linear" and names.get("b") is None:
-        return FORWARD["linear"]._replace(plus="")
     is_elementwise = (
         step.op not in FORMULAS and isinstance(x, np.ndarray) and isinstance(y, np.ndarray)
         and x.shape == y.shape and len(step.gradients) == 1)
