@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from . import checks, layers
-from . import fast as ops
+from .fast import ops
 from .files import export, weights
 from .machine import single_threaded_blas
 from .progress import progress_bar
@@ -117,7 +117,7 @@ class GPT2(layers.Layer):
         p = checks.active_dropout("GPT2", self.config.dropout, train, rng)
         x, cache = x.astype(self.dtype, copy=False), {}
         x, cache["wpe"] = self.wpe.forward(x, start)
-        x, cache["dropout"] = ops.dropout(x, p, rng)
+        x, cache["dropout"] = ops().dropout(x, p, rng)
         keep = need_dx or self.wpe.learns()               # whether something so far learns
         if not keep:
             cache["wpe"] = cache["dropout"] = None
@@ -134,7 +134,7 @@ class GPT2(layers.Layer):
         dy = layers.blocks_backward(self.h, dy, cache["h"])
         if cache["wpe"] is None:
             return None
-        dy = ops.dropout_backward(dy, cache["dropout"])
+        dy = ops().dropout_backward(dy, cache["dropout"])
         return self.wpe.backward(dy, cache["wpe"])
 
 
@@ -275,7 +275,7 @@ class LanguageModel(layers.Layer):
                 rows = max(1, (1 << 22) // self.config.vocab_size)     # all logits would be large
                 for i in range(0, len(y), rows):
                     logits, _ = self.lm_head.forward(y[i:i + rows])
-                    loss, _ = ops.cross_entropy(logits, targets[i:i + rows])
+                    loss, _ = ops().cross_entropy(logits, targets[i:i + rows])
                     total += float(loss) * len(logits)
         nats = total / last
         return {"tokens": last, "nats_per_token": nats, "bits_per_token": nats / math.log(2),
@@ -322,7 +322,7 @@ def sample(logits, temperature, top_k, rng, top_p=1.0):
         logits = np.where(logits >= least, logits, -math.inf)
     # The largest is subtracted first, so that an overflow can only give -inf.
     with np.errstate(over="ignore"):
-        p, _ = ops.softmax((logits - logits.max(axis=-1, keepdims=True)) / temperature)
+        p, _ = ops().softmax((logits - logits.max(axis=-1, keepdims=True)) / temperature)
     if top_p < 1:
         falling = -np.sort(-p, axis=-1)                   # the most likely token always stays
         likelier = falling.cumsum(axis=-1, dtype=np.float64) - falling

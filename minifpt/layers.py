@@ -10,7 +10,6 @@ block does below the lowest one that learns (see ``gpt2``).
 """
 
 import math
-import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +17,10 @@ from contextvars import ContextVar
 
 import numpy as np
 
-from . import checks
-from . import fast as ops
+from . import checks, fast
+from .fast import ops
 from .freeze import GROUPS, FreezeMask
+from .guards import RUN
 from .machine import share
 
 
@@ -78,13 +78,8 @@ class Parameter:
                 f"{'trained' if self.trainable else 'frozen'}, gradient {grad}")
 
 
-class Tracing(threading.local):
-    """Whether this thread has an open trace."""
-
-    is_open = False
-
-
-TRACING = Tracing()
+# The innermost open trace of this context, see ``tracing``.
+TRACE = ContextVar("trace", default=None)
 # {parameter: gradient} of the part of a batch that runs back in this thread, see ``parallel``.
 PART_GRADS = ContextVar("part_grads", default=None)
 # Ids of the parameters that :meth:`Layer.all_frozen` holds frozen in this thread.
@@ -248,11 +243,11 @@ class Linear(Layer):
         """x (..., n_in) -> y (..., n_out)."""
         # Which gradients backward computes: of x, of the weight, of the bias.
         need = True, self.weight.trainable, self.bias.trainable
-        return ops.linear(x, self.weight.data, self.bias.data, need)
+        return ops().linear(x, self.weight.data, self.bias.data, need)
 
     def backward(self, dy, cache):
         """dy (..., n_out) -> dx (..., n_in)."""
-        dx, dw, db = ops.linear_backward(dy, cache)
+        dx, dw, db = ops().linear_backward(dy, cache)
         self.weight.add_grad(dw)
         self.bias.add_grad(db)
         return dx
@@ -272,11 +267,11 @@ class LayerNorm(Layer):
         if np.shape(x)[-1:] != self.weight.data.shape:    # a call only where it is refused
             refuse_channels(self, x, len(self.weight.data))
         need = True, self.weight.trainable, self.bias.trainable
-        return ops.layer_norm(x, self.weight.data, self.bias.data, self.eps, need)
+        return ops().layer_norm(x, self.weight.data, self.bias.data, self.eps, need)
 
     def backward(self, dy, cache):
         """dy (..., C) -> dx (..., C)."""
-        dx, dw, db = ops.layer_norm_backward(dy, cache)
+        dx, dw, db = ops().layer_norm_backward(dy, cache)
         self.weight.add_grad(dw)
         self.bias.add_grad(db)
         return dx
@@ -291,12 +286,12 @@ class Embedding(Layer):
 
     def forward(self, ids):
         """ids (...) integers -> y (..., C)."""
-        return ops.embedding(ids, self.weight.data)
+        return ops().embedding(ids, self.weight.data)
 
     def backward(self, dy, cache):
         """dy (..., C) -> None: integers have no gradient."""
         if self.weight.trainable:
-            self.weight.add_grad(ops.embedding_backward(dy, cache))
+            self.weight.add_grad(ops().embedding_backward(dy, cache))
 
 
 class Unembedding(Layer):
@@ -308,11 +303,11 @@ class Unembedding(Layer):
 
     def forward(self, x):
         """x (..., C) -> y (..., n)."""
-        return ops.unembedding(x, self.weight.data, (True, self.weight.trainable))
+        return ops().unembedding(x, self.weight.data, (True, self.weight.trainable))
 
     def backward(self, dy, cache):
         """dy (..., n) -> dx (..., C)."""
-        dx, dw = ops.unembedding_backward(dy, cache)
+        dx, dw = ops().unembedding_backward(dy, cache)
         self.weight.add_grad(dw)
         return dx
 
@@ -328,22 +323,22 @@ class Positions(Layer):
         """x (B, T, C), the first token at position ``start`` -> y (B, T, C)."""
         if np.shape(x)[-1:] != self.weight.data.shape[1:]:
             refuse_channels(self, x, self.weight.data.shape[1])
-        return ops.positions(x, self.weight.data, start, (True, self.weight.trainable))
+        return ops().positions(x, self.weight.data, start, (True, self.weight.trainable))
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C)."""
-        dx, dw = ops.positions_backward(dy, cache)
+        dx, dw = ops().positions_backward(dy, cache)
         self.weight.add_grad(dw)
         return dx
 
 
 # The values of ``GPT2Config.activation_function``, with Hugging Face's names: each operation and
 # its backward pass.  Add a pair to use an activation of your own.
-ACTIVATIONS = {"gelu_new": (ops.gelu, ops.gelu_backward),
-               "gelu_pytorch_tanh": (ops.gelu, ops.gelu_backward),
-               "gelu": (ops.gelu_exact, ops.gelu_exact_backward),
-               "relu": (ops.relu, ops.relu_backward),
-               "silu": (ops.silu, ops.silu_backward)}
+ACTIVATIONS = {"gelu_new": (fast.gelu, fast.gelu_backward),
+               "gelu_pytorch_tanh": (fast.gelu, fast.gelu_backward),
+               "gelu": (fast.gelu_exact, fast.gelu_exact_backward),
+               "relu": (fast.relu, fast.relu_backward),
+               "silu": (fast.silu, fast.silu_backward)}
 
 
 class Activation(Layer):
@@ -354,11 +349,15 @@ class Activation(Layer):
 
     def forward(self, x):
         """x (...) -> y (...)."""
-        return ACTIVATIONS[self.name][0](x)
+        function, _ = ACTIVATIONS[self.name]
+        run = RUN.get()                                   # as for the operations of ``functional``
+        return (run(function) if run else function)(x)
 
     def backward(self, dy, cache):
         """dy (...) -> dx (...)."""
-        return ACTIVATIONS[self.name][1](dy, cache)
+        _, function = ACTIVATIONS[self.name]
+        run = RUN.get()
+        return (run(function) if run else function)(dy, cache)
 
 
 class KeyValues:
@@ -427,19 +426,19 @@ class Attention(Layer):
         if p and rng is None:
             checks.generator("Attention", rng)
         qkv, c_attn = self.c_attn.forward(x)
-        y, heads = ops.attention(qkv, self.n_head, p, rng, self.causal, past)
-        y, last = ops.last_tokens(y, last) if last else (y, None)
+        y, heads = ops().attention(qkv, self.n_head, p, rng, self.causal, past)
+        y, last = ops().last_tokens(y, last) if last else (y, None)
         y, c_proj = self.c_proj.forward(y)
-        y, dropout = ops.dropout(y, p, rng)
+        y, dropout = ops().dropout(y, p, rng)
         return y, dict(c_attn=c_attn, heads=heads, last=last, c_proj=c_proj, dropout=dropout)
 
     def backward(self, dy, cache):
         """dy (B, T, C) or (B, last, C) -> dx (B, T, C)."""
-        dy = ops.dropout_backward(dy, cache["dropout"])
+        dy = ops().dropout_backward(dy, cache["dropout"])
         dy = self.c_proj.backward(dy, cache["c_proj"])
         if cache["last"]:
-            dy = ops.last_tokens_backward(dy, cache["last"])
-        dqkv = ops.attention_backward(dy, cache["heads"])
+            dy = ops().last_tokens_backward(dy, cache["last"])
+        dqkv = ops().attention_backward(dy, cache["heads"])
         return self.c_attn.backward(dqkv, cache["c_attn"])
 
 
@@ -463,12 +462,12 @@ class MLP(Layer):
         p = self.dropout if train else 0.0
         if p and rng is None:
             checks.generator("MLP", rng)
-        y, dropout = ops.dropout(y, p, rng)
+        y, dropout = ops().dropout(y, p, rng)
         return y, dict(c_fc=c_fc, act=act, c_proj=c_proj, dropout=dropout)
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C)."""
-        dy = ops.dropout_backward(dy, cache["dropout"])
+        dy = ops().dropout_backward(dy, cache["dropout"])
         dy = self.c_proj.backward(dy, cache["c_proj"])
         dy = self.act.backward(dy, cache["act"])
         return self.c_fc.backward(dy, cache["c_fc"])
@@ -494,23 +493,23 @@ class Block(Layer):
         a, ln_1 = self.ln_1.forward(x)
         a, attn = self.attn.forward(a, train, rng, **reads)
         # Where attention gave only the last tokens, only these of x go on.
-        x, last = ops.last_tokens(x, a.shape[1]) if a.shape != x.shape else (x, None)
-        x, _ = ops.residual(x, a)                         # x = x + attn(ln_1(x))
+        x, last = ops().last_tokens(x, a.shape[1]) if a.shape != x.shape else (x, None)
+        x, _ = ops().residual(x, a)                         # x = x + attn(ln_1(x))
         m, ln_2 = self.ln_2.forward(x)
         m, mlp = self.mlp.forward(m, train, rng)
-        y, _ = ops.residual(x, m)                         # y = x + mlp(ln_2(x))
+        y, _ = ops().residual(x, m)                         # y = x + mlp(ln_2(x))
         return y, dict(ln_1=ln_1, attn=attn, last=last, ln_2=ln_2, mlp=mlp)
 
     def backward(self, dy, cache):
         """dy (B, T, C) or (B, last, C) -> dx (B, T, C)."""
         dm = self.mlp.backward(dy, cache["mlp"])
         dm = self.ln_2.backward(dm, cache["ln_2"])
-        dy = ops.residual_backward(dy, dm)
+        dy = ops().residual_backward(dy, dm)
         da = self.attn.backward(dy, cache["attn"])
         da = self.ln_1.backward(da, cache["ln_1"])
         if cache["last"]:
-            dy = ops.last_tokens_backward(dy, cache["last"])
-        return ops.residual_backward(dy, da)
+            dy = ops().last_tokens_backward(dy, cache["last"])
+        return ops().residual_backward(dy, da)
 
 
 # Settings that the config of a trunk may lack, with what holds then.  ``n_positions`` None: no

@@ -22,7 +22,6 @@ from tqdm import tqdm
 from ..files import signals_handled, signals_wait
 from ..files.runs import without_empty
 from ..machine import one_core
-from ..tracing import swapped
 
 # For child processes: one BLAS thread each, and no import from the working folder.
 ENVIRONMENT = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONSAFEPATH"
@@ -145,6 +144,20 @@ class ProcessPool(ProcessPoolExecutor):
             script = ModuleType("__main__")               # the user's would run again
             undo.enter_context(swapped(sys.modules, "__main__", script))
             return super().submit(*args)
+
+
+@contextmanager
+def swapped(table, key, value):
+    """Set ``table[key]`` to ``value`` within a ``with``."""
+    existed, before = key in table, table.get(key)
+    table[key] = value
+    try:
+        yield
+    finally:
+        if existed:
+            table[key] = before
+        else:
+            del table[key]
 
 
 @cache                                                    # once in a process

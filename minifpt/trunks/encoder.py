@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from .. import checks, layers
-from .. import fast as ops
+from ..fast import ops
 from ..gpt2 import GPT2
 from .parts import GatedMLP, PreNormBlock, RMSNorm, Stack, remove_biases
 
@@ -160,20 +160,20 @@ class Attention(layers.Attention):
         p = checks.active_dropout("Attention", self.dropout, train, rng)
         qkv, c_attn = self.c_attn.forward(x)
         b, bias = self.bias.forward(x.shape[1]) if self.bias else (None, None)
-        y, heads = ops.attention(qkv, self.n_head, p, rng, False, bias=b)
-        y, last = ops.last_tokens(y, last) if last else (y, None)
+        y, heads = ops().attention(qkv, self.n_head, p, rng, False, bias=b)
+        y, last = ops().last_tokens(y, last) if last else (y, None)
         y, c_proj = self.c_proj.forward(y)
-        y, dropout = ops.dropout(y, p, rng)
+        y, dropout = ops().dropout(y, p, rng)
         return y, dict(c_attn=c_attn, bias=bias, heads=heads, last=last, c_proj=c_proj,
                        dropout=dropout)
 
     def backward(self, dy, cache):
         """dy (B, T, C) or (B, last, C) -> dx (B, T, C)."""
-        dy = ops.dropout_backward(dy, cache["dropout"])
+        dy = ops().dropout_backward(dy, cache["dropout"])
         dy = self.c_proj.backward(dy, cache["c_proj"])
         if cache["last"]:
-            dy = ops.last_tokens_backward(dy, cache["last"])
-        dqkv = ops.attention_backward(dy, cache["heads"])
+            dy = ops().last_tokens_backward(dy, cache["last"])
+        dqkv = ops().attention_backward(dy, cache["heads"])
         if isinstance(dqkv, tuple):
             dqkv, db = dqkv
             self.bias.backward(db, cache["bias"])         # adds to the other blocks' gradients
@@ -187,11 +187,11 @@ class PostNormBlock(PreNormBlock):
     def forward(self, x, train=False, rng=None, **reads):
         """x (B, T, C) -> y (B, T, C), or (B, last, C) for the last tokens only."""
         a, attn = self.attn.forward(x, train, rng, **reads)
-        x, last = ops.last_tokens(x, a.shape[1]) if a.shape != x.shape else (x, None)
-        x, _ = ops.residual(x, a)
+        x, last = ops().last_tokens(x, a.shape[1]) if a.shape != x.shape else (x, None)
+        x, _ = ops().residual(x, a)
         x, ln_1 = self.ln_1.forward(x)
         m, mlp = self.mlp.forward(x, train, rng)
-        x, _ = ops.residual(x, m)
+        x, _ = ops().residual(x, m)
         y, ln_2 = self.ln_2.forward(x)
         return y, dict(attn=attn, last=last, ln_1=ln_1, mlp=mlp, ln_2=ln_2)
 
@@ -199,11 +199,11 @@ class PostNormBlock(PreNormBlock):
         """dy (B, T, C) or (B, last, C) -> dx (B, T, C)."""
         dy = self.ln_2.backward(dy, cache["ln_2"])
         dm = self.mlp.backward(dy, cache["mlp"])
-        dy = self.ln_1.backward(ops.residual_backward(dy, dm), cache["ln_1"])
+        dy = self.ln_1.backward(ops().residual_backward(dy, dm), cache["ln_1"])
         da = self.attn.backward(dy, cache["attn"])
         if cache["last"]:
-            dy = ops.last_tokens_backward(dy, cache["last"])
-        return ops.residual_backward(dy, da)
+            dy = ops().last_tokens_backward(dy, cache["last"])
+        return ops().residual_backward(dy, da)
 
 
 class Encoder(Stack):

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from .. import checks, layers
-from .. import fast as ops
+from ..fast import ops
 from ..gpt2 import LanguageModel
 from .parts import GatedMLP, PreNormBlock, RMSNorm, Stack, remove_biases
 
@@ -80,28 +80,28 @@ class GroupedAttention(layers.Layer):
         q, q_proj = self.q_proj.forward(x)
         k, k_proj = self.k_proj.forward(x)
         v, v_proj = self.v_proj.forward(x)
-        q, rope_q = ops.rope(q, c.n_head, c.rope_base, start)
-        k, rope_k = ops.rope(k, c.n_group, c.rope_base, start)
-        qkv, grouped = ops.grouped_heads(q, k, v, c.n_head)
+        q, rope_q = ops().rope(q, c.n_head, c.rope_base, start)
+        k, rope_k = ops().rope(k, c.n_group, c.rope_base, start)
+        qkv, grouped = ops().grouped_heads(q, k, v, c.n_head)
         if past:
             past.shared = c.n_head // c.n_group           # the heads that grouped_heads repeats
-        y, heads = ops.attention(qkv, c.n_head, p, rng, True, past)
-        y, last = ops.last_tokens(y, last) if last else (y, None)
+        y, heads = ops().attention(qkv, c.n_head, p, rng, True, past)
+        y, last = ops().last_tokens(y, last) if last else (y, None)
         y, o_proj = self.o_proj.forward(y)
-        y, dropout = ops.dropout(y, p, rng)
+        y, dropout = ops().dropout(y, p, rng)
         return y, dict(q_proj=q_proj, k_proj=k_proj, v_proj=v_proj, rope_q=rope_q, rope_k=rope_k,
                        grouped=grouped, heads=heads, last=last, o_proj=o_proj, dropout=dropout)
 
     def backward(self, dy, cache):
         """dy (B, T, C) or (B, last, C) -> dx (B, T, C)."""
-        dy = ops.dropout_backward(dy, cache["dropout"])
+        dy = ops().dropout_backward(dy, cache["dropout"])
         dy = self.o_proj.backward(dy, cache["o_proj"])
         if cache["last"]:
-            dy = ops.last_tokens_backward(dy, cache["last"])
-        dqkv = ops.attention_backward(dy, cache["heads"])
-        dq, dk, dv = ops.grouped_heads_backward(dqkv, cache["grouped"])
-        dq = ops.rope_backward(dq, cache["rope_q"])
-        dk = ops.rope_backward(dk, cache["rope_k"])
+            dy = ops().last_tokens_backward(dy, cache["last"])
+        dqkv = ops().attention_backward(dy, cache["heads"])
+        dq, dk, dv = ops().grouped_heads_backward(dqkv, cache["grouped"])
+        dq = ops().rope_backward(dq, cache["rope_q"])
+        dk = ops().rope_backward(dk, cache["rope_k"])
         return (self.v_proj.backward(dv, cache["v_proj"])       # x went three ways
                 + self.k_proj.backward(dk, cache["k_proj"])
                 + self.q_proj.backward(dq, cache["q_proj"]))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import checks, layers
-from .. import fast as ops
+from ..fast import ops
 from ..machine import single_threaded_blas
 
 
@@ -55,11 +55,11 @@ class Recurrence(layers.Layer):
         """x (B, T, C) -> h (B, T, C)."""
         weights = self.weight_ih, self.weight_hh, self.bias
         need = True, *(p.trainable for p in weights)
-        return ops.lstm(x, *(p.data for p in weights), need)
+        return ops().lstm(x, *(p.data for p in weights), need)
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C)."""
-        dx, dw_ih, dw_hh, db = ops.lstm_backward(dy, cache)
+        dx, dw_ih, dw_hh, db = ops().lstm_backward(dy, cache)
         self.weight_ih.add_grad(dw_ih)
         self.weight_hh.add_grad(dw_hh)
         self.bias.add_grad(db)
@@ -79,17 +79,17 @@ class RecurrentBlock(layers.Layer):
         y, ln_1 = self.ln_1.forward(x)
         y, lstm = self.lstm.forward(y)
         p = checks.active_dropout("RecurrentBlock", self.dropout, train, rng)
-        y, dropout = ops.dropout(y, p, rng)
+        y, dropout = ops().dropout(y, p, rng)
         if self.residual:
-            y, _ = ops.residual(x, y)
+            y, _ = ops().residual(x, y)
         return y, dict(ln_1=ln_1, lstm=lstm, dropout=dropout)
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C)."""
-        dx = ops.dropout_backward(dy, cache["dropout"])
+        dx = ops().dropout_backward(dy, cache["dropout"])
         dx = self.lstm.backward(dx, cache["lstm"])
         dx = self.ln_1.backward(dx, cache["ln_1"])
-        return ops.residual_backward(dy, dx) if self.residual else dx
+        return ops().residual_backward(dy, dx) if self.residual else dx
 
 
 class LSTM(layers.Layer):

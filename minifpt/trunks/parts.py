@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from .. import checks, layers
-from .. import fast as ops
+from ..fast import ops
 from ..files import export, weights
 from ..machine import single_threaded_blas
 
@@ -21,11 +21,11 @@ class RMSNorm(layers.Layer):
         """x (..., C) -> y (..., C)."""
         if np.shape(x)[-1:] != self.weight.data.shape:
             layers.refuse_channels(self, x, len(self.weight.data))
-        return ops.rms_norm(x, self.weight.data, self.eps, (True, self.weight.trainable))
+        return ops().rms_norm(x, self.weight.data, self.eps, (True, self.weight.trainable))
 
     def backward(self, dy, cache):
         """dy (..., C) -> dx (..., C)."""
-        dx, dw = ops.rms_norm_backward(dy, cache)
+        dx, dw = ops().rms_norm_backward(dy, cache)
         self.weight.add_grad(dw)
         return dx
 
@@ -65,18 +65,18 @@ class GatedMLP(layers.Layer):
         gate, gate_proj = self.gate_proj.forward(x)
         up, up_proj = self.up_proj.forward(x)
         gate, act = self.act.forward(gate)
-        y, multiply = ops.multiply(gate, up)
+        y, multiply = ops().multiply(gate, up)
         y, down_proj = self.down_proj.forward(y)
         p = checks.active_dropout("GatedMLP", self.dropout, train, rng)
-        y, dropout = ops.dropout(y, p, rng)
+        y, dropout = ops().dropout(y, p, rng)
         return y, dict(gate_proj=gate_proj, up_proj=up_proj, act=act, multiply=multiply,
                        down_proj=down_proj, dropout=dropout)
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C)."""
-        dy = ops.dropout_backward(dy, cache["dropout"])
+        dy = ops().dropout_backward(dy, cache["dropout"])
         dy = self.down_proj.backward(dy, cache["down_proj"])
-        dgate, dup = ops.multiply_backward(dy, cache["multiply"])
+        dgate, dup = ops().multiply_backward(dy, cache["multiply"])
         dgate = self.act.backward(dgate, cache["act"])
         return (self.gate_proj.backward(dgate, cache["gate_proj"])
                 + self.up_proj.backward(dup, cache["up_proj"]))
@@ -124,7 +124,7 @@ class Stack(layers.Layer):
         for layer in self.below:
             x, cache[layer] = getattr(self, layer).forward(x)
         if self.below:
-            x, cache["dropout"] = ops.dropout(x, p, rng)
+            x, cache["dropout"] = ops().dropout(x, p, rng)
         x, cache["h"], keep = layers.blocks_forward(
             self.h, x, cache["keep"], train, rng, past, last)
         for layer in self.above:
@@ -144,7 +144,7 @@ class Stack(layers.Layer):
         if not cache["keep"]:
             return None
         if self.below:
-            dy = ops.dropout_backward(dy, cache["dropout"])
+            dy = ops().dropout_backward(dy, cache["dropout"])
         for layer in reversed(self.below):
             dy = getattr(self, layer).backward(dy, cache[layer])
         return dy
