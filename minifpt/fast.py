@@ -24,32 +24,36 @@ from contextvars import ContextVar
 import numpy as np
 
 from . import functional as F
-from .guards import RUN, bare, same_shape
+from .guards import RUN, bare, checked_form, same_shape
 from .machine import share
 
 # The module whose operations layers run in this context: ``ops().linear(...)``.
 OPS = ContextVar("ops", default=sys.modules[__name__])
-ops = OPS.get                                             # read some 150 times in a training step
+ops = OPS.get                                             # called some 150 times in a training step
 
 
 @contextmanager
 def run_by(run):
-    """Let layers run the operations of ``functional`` within the ``with``: ``run(operation)``
+    """Let layers run the operations of ``functional`` within the ``with``.  ``run(operation)``
     returns the function that runs in the place of an operation, or of an activation of the user's
-    own.  For other threads nothing changes."""
-    module, before = OPS.set(F), RUN.set(run)
+    own.  Other threads run as before."""
+    def run_simple(function):
+        is_form = function.__module__ in (F.__name__, __name__)       # of one of functional
+        return run(vars(F)[function.__name__] if is_form else function)
+    ops_before, run_before = OPS.set(F), RUN.set(run_simple)
     try:
         yield
     finally:
-        RUN.reset(before)
-        OPS.reset(module)
+        RUN.reset(run_before)
+        OPS.reset(ops_before)
 
 
-def simple_form(function):
-    """Return the operation of ``functional`` that a function here is a form of; return any other
-    function as it is."""
-    is_form = function.__module__ in (F.__name__, __name__)
-    return vars(F)[function.__name__] if is_form else function
+def standing_in(functions):
+    """Do as :func:`run_by`, with these functions in the place of operations, {operation: function},
+    and all others as before."""
+    run = RUN.get()
+    return run_by(lambda operation: checked_form(functions[operation]) if operation in functions
+                  else run(operation))
 
 
 # These have no faster form: layers run the bare formulas.  The ids of an embedding are checked,

@@ -17,7 +17,6 @@ import math
 import operator
 import re
 from collections import namedtuple
-from contextlib import contextmanager
 from contextvars import ContextVar
 
 import numpy as np
@@ -29,10 +28,16 @@ ARRAY = rf"(\w+) \(((?:\.\.\.|{AXIS})?(?:, {AXIS})*,?)\)( integers in 0 \.\.\. V
 Array = namedtuple("Array", "name axes is_integer")
 READERS_MODULE = "minifpt_own"      # whose functions may leave out arguments that are declared
 
-# How operations run in this context: ``RUN.get()(operation)`` is the function that runs in the
-# place of an operation; with ``None`` it is ``operation.checked``, the formula after its checks.
-RUN = ContextVar("run", default=None)
-bare = operator.attrgetter("__wrapped__")                 # for RUN: the formula without checks
+bare = operator.attrgetter("__wrapped__")                 # the formula of an operation
+
+
+def checked_form(function):
+    """Return an operation's formula with its checks; return any other function as it is."""
+    return getattr(function, "checked", function)
+
+
+# How operations run in this context: ``RUN.get()(operation)`` is the function that runs.
+RUN = ContextVar("run", default=checked_form)
 
 
 def shapes(text):
@@ -68,8 +73,7 @@ def shapes(text):
 
         @functools.wraps(formula)
         def operation(*args, **kwargs):
-            run = RUN.get()
-            return (run(operation) if run else checked)(*args, **kwargs)
+            return RUN.get()(operation)(*args, **kwargs)
         operation.__doc__ = f"{inspect.cleandoc(formula.__doc__ or '')}\n\n{text}."
         operation.checked = checked
         return operation
@@ -92,23 +96,6 @@ def declared(op, text, known=None):
             raise ValueError(f"shapes of {op}: '{array.name}' is no argument and no field of its "
                              f"cache, expected one of {', '.join(sorted(known - {'cache'}))}")
     return arrays
-
-
-def checked_form(function):
-    """Return an operation's formula with its checks; return any other function as it is."""
-    return getattr(function, "checked", function)
-
-
-@contextmanager
-def standing_in(functions):
-    """Let functions run in the place of operations, {operation: function}, within the ``with``."""
-    run = RUN.get() or checked_form
-    token = RUN.set(lambda operation: checked_form(functions[operation]) if operation in functions
-                    else run(operation))
-    try:
-        yield
-    finally:
-        RUN.reset(token)
 
 
 def caches_for(formula):

@@ -46,7 +46,7 @@ class Parameter:
     def add_grad(self, grad):
         """Add the gradient of one backward pass; the array must not change later.  ``None``
         adds nothing, and a frozen parameter takes no gradient."""
-        if grad is None or not learns(self):
+        if grad is None or not self.trainable or id(self) in _FROZEN.get():    # not learns(self)
             return
         if getattr(grad, "shape", None) != self.data.shape or grad.dtype != self.data.dtype:
             checks.gradient("add_grad", grad, self.data.shape)
@@ -350,14 +350,12 @@ class Activation(Layer):
     def forward(self, x):
         """x (...) -> y (...)."""
         function, _ = ACTIVATIONS[self.name]
-        run = RUN.get()                                   # as for the operations of ``functional``
-        return (run(function) if run else function)(x)
+        return (function if ops() is fast else RUN.get()(function))(x)
 
     def backward(self, dy, cache):
         """dy (...) -> dx (...)."""
         _, function = ACTIVATIONS[self.name]
-        run = RUN.get()
-        return (run(function) if run else function)(dy, cache)
+        return (function if ops() is fast else RUN.get()(function))(dy, cache)
 
 
 class KeyValues:

@@ -136,7 +136,7 @@ class Trace:
         operations = {op for op, _ in named_pairs()}
         self._changes = Changes(change, [n for n, *_ in self._layers.values()], operations)
         # What runs without this trace: another one may be open, and records, too.
-        self._outer, self._outer_run = TRACE.get(), RUN.get() or checked_form
+        self._outer, self._outer_run = TRACE.get(), RUN.get()
 
     def __repr__(self):
         return (f"Trace: {len(self.steps)} steps, outputs of {len(self.outputs)} layers, "
@@ -213,7 +213,6 @@ class Trace:
     def _run(self, function):
         """Return what runs in the place of an operation, or of an activation: a function that
         records, unless it is of neither kind."""
-        function = fast.simple_form(function)
         run = self._outer_run(function)
         op, back = next(((op, each is pair[1]) for op, pair in named_pairs() for each in pair
                          if each is function), ("", False))
@@ -426,7 +425,7 @@ def watched_methods():
     yield
     while METHODS:
         (_, name), (owner, method) = METHODS.popitem()
-        put(owner, name, method)
+        setattr(owner, name, method)
 
 
 def watch(layer):
@@ -439,8 +438,8 @@ def watch(layer):
             continue
         method = vars(owner)[name]
         METHODS[id(owner), name] = owner, method
-        put(owner, name, watched_method(back, method) if isinstance(owner, type) else
-            functools.partial(watched_pass, back, layer, method))     # a copy's is of the copy
+        setattr(owner, name, watched_method(back, method) if isinstance(owner, type) else
+                functools.partial(watched_pass, back, layer, method))     # a copy's is of the copy
 
 
 def watched_method(back, method):
@@ -455,11 +454,6 @@ def watched_pass(back, layer, run, *args, **kwargs):
     """Return what ``run``, a method of a layer, returns; a trace that is open here records it."""
     trace = TRACE.get()
     return trace._pass(back, layer, run, *args, **kwargs) if trace else run(*args, **kwargs)
-
-
-def put(owner, name, value):
-    """Set an attribute of a class or of a layer."""
-    (type if isinstance(owner, type) else object).__setattr__(owner, name, value)
 
 
 def named_pairs():

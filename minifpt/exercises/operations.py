@@ -15,9 +15,9 @@ import numpy as np
 
 from .. import functional as F
 from .. import tracing
+from ..fast import standing_in
 from ..files import one_line
 from ..gradients.examples import examples, fresh
-from ..guards import standing_in
 from .engine import (
     NOT_WRITTEN,
     WRONG,

@@ -248,11 +248,7 @@ def using(path, skip_check=False, names=FUNCTIONS, checked=None):
     for pair in tracing.OPERATIONS.values():
         is_half = sum(f.__name__ in reader.functions for f in pair) == 1
         stand_ins |= {function: _running(reader, function, is_half) for function in pair}
-
-    def run(function):
-        function = fast.simple_form(function)
-        return stand_ins.get(function) or checked_form(function)
-    with fast.run_by(run):
+    with fast.standing_in(stand_ins):
         yield reader
 
 

@@ -14,6 +14,7 @@ import uuid
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed, wait
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
+from operator import setitem
 from pathlib import Path
 from types import ModuleType
 
@@ -138,26 +139,16 @@ class ProcessPool(ProcessPoolExecutor):
 
     def submit(self, *args):
         """Return the future of a call.  Here new processes start, with these settings."""
+        settings = [(os.environ, name, "1") for name in ENVIRONMENT]
+        settings.append((sys.modules, "__main__", ModuleType("__main__")))    # the user's would run
         with ExitStack() as undo:
-            for name in ENVIRONMENT:
-                undo.enter_context(swapped(os.environ, name, "1"))
-            script = ModuleType("__main__")               # the user's would run again
-            undo.enter_context(swapped(sys.modules, "__main__", script))
+            for table, key, value in settings:
+                if key in table:
+                    undo.callback(setitem, table, key, table[key])
+                else:
+                    undo.callback(table.pop, key)
+                table[key] = value
             return super().submit(*args)
-
-
-@contextmanager
-def swapped(table, key, value):
-    """Set ``table[key]`` to ``value`` within a ``with``."""
-    existed, before = key in table, table.get(key)
-    table[key] = value
-    try:
-        yield
-    finally:
-        if existed:
-            table[key] = before
-        else:
-            del table[key]
 
 
 @cache                                                    # once in a process

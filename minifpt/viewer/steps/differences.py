@@ -10,8 +10,8 @@ from ... import functional as F
 from ... import tracing
 from ...exercises.mistakes import MISTAKES
 from ...exercises.rewriting import rewrite
+from ...fast import standing_in
 from ...gradients.diagnosis import rms
-from ...guards import standing_in
 from ...progress import progress_bar
 from . import formulas
 from .frames import MIN_TOKENS
