@@ -217,8 +217,7 @@ for kind in (minifpt.GPT2, KeepsNothing):
 
 # %%
 FPT_PARTS = [name + half for half in ("", "_backward") for name in (
-    "linear", "positions", "layer_norm", "attention", "residual", "gelu", "last_tokens",
-    "cross_entropy")]
+    "linear", "positions", "layer_norm", "attention", "gelu", "last_tokens", "cross_entropy")]
 with written("mine.py", *FPT_PARTS) as whose:
     xor = minifpt.tasks.get("bit-xor")
     history = minifpt.train(minifpt.FPT.for_task(xor, "minigpt-language", dropout=0.0), xor, 300,
