@@ -29,7 +29,7 @@ class InputLayer(Linear):
     def forward(self, x):
         """x (B, T, n_in), or ids (B, T) in 0 ... n_in-1 -> y (B, T, n_out)."""
         if not np.issubdtype(x.dtype, np.integer):
-            return self.map(x, need_dx=False)             # nobody reads dx
+            return super().forward(x, need_dx=False)      # nobody reads dx
         cache = {}
         y, cache["embedding"] = ops().embedding(x, self.weight.data)
         y, cache["bias"] = ops().bias(y, self.bias.data)
@@ -207,7 +207,7 @@ class FPT(Layer):
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return the logits, without dropout and without keeping a cache."""
         with self.all_frozen():
-            return parallel.forward(self, self._checked(x))[0]
+            return parallel.forward_in_parts(self, self._checked(x))[0]
 
     def save(self, folder, dtype=None, **provenance):
         """Write the model to a new folder: the trunk as Transformers saves it, and the input and

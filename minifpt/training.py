@@ -360,10 +360,10 @@ def step(model, task, optimizer, x, y, clip, rng):
     """Train one step: forward, backward, clip, Adam.  Return (loss, accuracy)."""
     for p in optimizer.parameters:
         p.grad = None
-    logits, cache = parallel.forward(model, x, train=True, rng=rng)
+    logits, cache = parallel.forward_in_parts(model, x, train=True, rng=rng)
     loss, dlogits = task.loss(logits, y)
     if math.isfinite(loss):
-        parallel.backward(model, dlogits, cache)
+        parallel.backward_in_parts(model, dlogits, cache)
         if math.isfinite(clip_grad_norm(optimizer.parameters, clip)):
             accuracy = task.accuracy(logits, y)
             check_accuracy(task, accuracy)
@@ -396,7 +396,7 @@ def evaluate(model, task, x, y, progress=False, answers=None, is_stopped=None):
             if is_stopped is not None and is_stopped():
                 raise KeyboardInterrupt
             xi, yi = x[i:i + n], y[i:i + n]
-            logits, _ = parallel.forward(model, xi)
+            logits, _ = parallel.forward_in_parts(model, xi)
             if answers is not None:
                 answers.append(logits)
             loss, accuracy = task.loss(logits, yi)[0], task.accuracy(logits, yi)
