@@ -23,6 +23,7 @@ from .. import functional as F
 from ..files import one_line, read_text, save_text
 from ..gradients.examples import examples
 from ..guards import READERS_MODULE, checked_form
+from ..plugins import builtins_for, forget_changed
 from .engine import NOT_WRITTEN, PASSED, WRONG, lines_of
 from .lesson import lessons_folder
 from .operations import examine, learned
@@ -186,6 +187,8 @@ def load(path):
     reader, module = ReaderFile(path, text), types.ModuleType(READERS_MODULE)
     sys.modules[module.__name__] = module                 # as dataclasses expect
     module.__file__ = str(path)
+    forget_changed(path.resolve())
+    module.__builtins__ = builtins_for(str(path.resolve().parent))
     try:
         exec(code, vars(module))
     except (Exception, SystemExit) as e:
