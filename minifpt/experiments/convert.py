@@ -23,7 +23,7 @@ def import_weights(source, out=None, dtype=None, dropout=None, revision=None):
                the commit.
 
     A language model keeps its tables of tokens; other files hold the trunk.  The tokenizer's files
-    are copied beside the file as ``NAME.merges.txt`` and so on.  The whole model is in memory
+    are copied beside the file as ``NAME.tokenizer.json`` and so on.  The whole model is in memory
     meanwhile, in float32.  Raises ``FileNotFoundError`` or ``ValueError`` with one line.
     """
     # Both raise before any download.

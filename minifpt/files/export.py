@@ -171,10 +171,10 @@ def tokenizer_files(path, vocab_size):
     tokens are bytes, else the files beside the weights, if there are any."""
     if vocab_size == 256 and is_bytes(path):
         return byte_tokenizer()
-    first = next(iter(files_beside(path, *FILES[:2])), Path(path))
-    prefix = first.name.removesuffix("tokenizer.json").removesuffix("merges.txt")
+    first = next(iter(files_beside(path)), Path(path))
+    prefix = first.name.removesuffix("tokenizer.json").removesuffix("vocab.json")
     files = {name: file.read_bytes() for name in FILES
              if (file := first.with_name(prefix + name)).is_file()}
     if "tokenizer.json" in files:                         # else AutoTokenizer makes GPT-2's own
-        files.setdefault("tokenizer_config.json", b'{"tokenizer_class": "PreTrainedTokenizerFast"}')
+        files["tokenizer_config.json"] = b'{"tokenizer_class": "PreTrainedTokenizerFast"}'
     return files
