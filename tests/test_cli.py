@@ -16,7 +16,7 @@ from test_train import checkpoint
 import minifpt
 from minifpt import cli, functional, tasks
 from minifpt.cli import viewing
-from minifpt.experiments import plan, pretrain
+from minifpt.experiments import pretrain
 from minifpt.trunks import names as trunks
 
 TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 256}
@@ -158,12 +158,6 @@ PRINTS = [                                                # (line, parts in this
           ("mnist", "mnist", "random", 49),
           ("bit-xor --n 999", "bit-xor", "lstm:1x8", 1998),         # an LSTM has no positions
           ("mine.py:Noisy --n 4", "noisy", "mine.py:trunk", 8))),
-    ("plan bit-xor --batch-size 6 --steps 250 --freeze attn --model tiny.npz", [
-        "bit-xor with tiny.npz: 1 blocks, 8 channels, 6 x 10 tokens, frozen: attn\n", "a step",
-        "250 steps", "2 tests", "256 examples every 100 steps", "last test", ", 256 examples",
-        "in all", "MB at most", "the whole trunk"], []),
-    ("plan mine.py:Noisy --n 3 --model mine.py:trunk --batch-size 2", [
-        "noisy with mine.py:trunk: 1 blocks, 8 channels, 2 x 6 tokens"], []),
     ("info", [minifpt.__version__, np.__version__, "kernels", "limited by", "MINIFPT_DATA is not",
               "cache/minifpt/data"], []),
     ("pretrain bits -o v.2 --shape 1x1x8 --steps 1 --batch-size 1", ["v.2.npz: "], [
@@ -277,8 +271,6 @@ REFUSED = [
     ("train bit-memory --bits 10000000000 --patch 10000000000", "at most 2,147,483,647"),
     ("generate --tokens 1000000000000000", "at most 2,147,483,647"),
     (f"pretrain bits --steps {BIG}", "at most 2,147,483,647"),
-    (f"plan bit-xor --steps {BIG}", "at most 2,147,483,647"),
-    (f"plan bit-xor --batch-size {BIG}", "at most 2,147,483,647"),
     (COMPARE + "--seeds 10000000000000000000", "at most 2,147,483,647"),
     (COMPARE + "--seeds 1001", "seeds must be a whole number, at least 1 and at most 1,000"),
     (COMPARE + "--jobs 0", "jobs must be"),
@@ -296,7 +288,7 @@ REFUSED = [
     ("summary bit-xor --model random --freeze tok", "'tok' is neither a preset"),
     ("summary bit-xor --model random --n 33 --freeze attn,mlp,pos",
      "66 tokens, the trunk has 64 positions"),
-    ("plan bit-xor --model random+attn=random:1x2x16", "the trunks have different shapes"),
+    ("summary bit-xor --model random+attn=random:1x2x16", "the trunks have different shapes"),
     ("train mnist --data ~nosuchuser/x", "~nosuchuser/x does not hold"),
     (TRAIN + "--out text", "text is a file, expected a folder"),
     (TRAIN + "--out x.txt", "expected a folder, got the name of a file, 'x.txt'"),
@@ -318,16 +310,14 @@ REFUSED = [
     ("train mine.py:trunk --model random", "mine.py:trunk is not a task: it has no 'name'"),
     ("compare mine.py:Noisy --models random --noise x", "noise must be a number, got 'x'"),
     ("compare mine.py:Noisy mine.py:needy --models random --share 1", "two tasks have one name"),
-    # plan and the language model
+    # trunks and the language model
     *((f"summary --model {name}", f"--model {name}: expected statistics:NAME, the name or path of "
        "weights, as in statistics:minigpt-language") for name in ("statistics:", "statistics")),
-    ("plan", NO_TASK), ("plan bit-xor --model no", "'no'"),
-    ("plan bit-xor --steps 0", "steps is 0"), ("plan bit-xor --dropout 1", "dropout is 1"),
-    ("plan bit-xor --batch-size 0", "batch_size must be"),
-    ("plan bit-xor --model lstm@1e40", "initializer_range is"),
-    ("plan bit-xor --n 33 --model random --freeze attn,mlp,pos",
-     "66 tokens, the trunk has 64 positions"),
-    ("plan bit-xor --freeze input,output,pos,ln,attn,mlp", "every parameter is frozen"),
+    ("summary bit-xor --model no", "'no'"),
+    ("summary bit-xor --model lstm@1e40", "initializer_range is"),
+    ("train bit-xor --model random:9999x64x9984",
+     "the weights of random:9999x64x9984 take 47,842 GB"),
+    (TRAIN + "--freeze input,output,pos,ln,attn,mlp", "every parameter is frozen"),
     ("convert nowhere", "neither a path"), ("generate Call --model nope", "no weights 'nope'"),
     *((f"{line} --model tiny.npz", part) for line, part in (
         ("generate Call --temperature -1", "temperature"), ("generate ''", "empty"),
@@ -380,28 +370,6 @@ def test_compare_chooses_learning_rates(output):
     text = output(COMPARE + "--seeds 1 --rates 0.001 --rates 0.003 --choices 3 -o g")
     assert "1 seed, lr 0.0" in text and "(edge): the smallest" in text and "brackets" not in text
     assert len(Path("g/runs.csv").read_text().splitlines()) == 1 + 1 + 2 * 3
-
-
-def test_the_parts_of_a_plan(output):
-    for name, examples in ("listops", "256"), ("digits", "1,000"):
-        assert f"{examples} examples\nin all" in output(f"plan {name} --model lstm:1x8 --steps 1")
-    for seconds, text in ((0.00123, "1.2 ms"), (0.9, "900.0 ms"), (59, "59.0 s"),
-                          (59.96, "1 min 0 s"), (12000, "3 h 20 min"), (190_000, "2 d 5 h")):
-        assert plan.duration(seconds) == text
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells the peak")
-@pytest.mark.parametrize("name", ["bit-xor", "digits", "listops"])
-def test_a_run_takes_no_more_memory_than_planned(name):
-    def number(command, pattern):
-        code = (f"from minifpt import cli; cli.main('{command} {name} --model random:2x4x128 "
-                "--steps 20'.split()); print(open('/proc/self/status').read())")
-        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                             check=True)
-        return int(re.search(pattern, run.stdout)[1])
-    most, peak = number("plan", r"memory +(\d+) MB"), number("train", r"VmHWM:\s+(\d+) kB")
-    assert 1024 * peak < 1e6 * (most + 1)
 
 
 def test_gradcheck_lists_every_operation_and_model_and_finds_a_wrong_gradient(capsys, output,

@@ -47,7 +47,8 @@ def users_task(folder, capsys):
     return minifpt.tasks.get(f"{path}:Own").tokens
 
 
-@pytest.mark.parametrize("read", [book, listops, saved_tokenizer, config, users_task], ids=lambda function: function.__name__)
+@pytest.mark.parametrize("read", [book, listops, saved_tokenizer, config, users_task],
+                         ids=lambda function: function.__name__)
 def test_a_byte_order_mark_changes_nothing(tmp_path, capsys, read):
     before = read(tmp_path, capsys)
     texts = [path for path in tmp_path.rglob("*.*")

@@ -22,7 +22,6 @@ GROUPS = {
         "info": ("weights", "Show versions, threads, and the folders of weights and data.")},
     "Look inside": {
         "summary": ("viewing", "Show a model's parameter groups and which are trained."),
-        "plan": ("training", "Predict a run's time and memory from a few seconds of training."),
         "steps": ("viewing", "Show one training step, forward and backward, as an HTML file."),
         "report": ("viewing", "Write an HTML page on a run: result, curves, answers, and what "
                               "moved."),
