@@ -86,7 +86,7 @@ class GPT2(layers.Layer):
         layers.draw_all(self, seed, c)
 
     from_pretrained = classmethod(weights.load)           # (name, dtype, dropout) -> a model
-    save = export.save                                    # (path, dtype, **provenance)
+    save = export.save                                    # (path, dtype, force, **provenance)
 
     def add_positions(self, n, seed=0):
         """Append rows to the positional embeddings up to ``n`` positions, drawn as for a new trunk.
@@ -157,7 +157,7 @@ class LanguageModel(layers.Layer):
         layers.draw_all(self, seed, self.config)
 
     from_pretrained = classmethod(weights.load)           # (name, dtype, dropout) -> a model
-    save = export.save                                    # (path, dtype, **provenance)
+    save = export.save                                    # (path, dtype, force, **provenance)
 
     @single_threaded_blas
     def forward(self, ids, train=False, rng=None):

@@ -171,7 +171,7 @@ def test_what_killed_processes_left_is_not_in_the_way(tmp_path):
         (half / "config.json").write_text("{")
         (tmp_path / f".page.html.{process}.minifpt").write_text("half")
     minifpt.LanguageModel(minifpt.GPT2Config(1, 1, 4, 8, 256), seed=0).save(tmp_path / "gpt")
-    outputs.write_text(tmp_path / "page.html", "page", "whole")
+    outputs.write_text(tmp_path / "page.html", "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gpt", "page.html"]
 
 

@@ -51,6 +51,7 @@ def executor_of(address):
     *shared.run_options(*SETTINGS),
     shared.out_option("folder to write", "runs/compare", type=shared.folder,
                       default=Path("runs/compare")),
+    shared.FORCE,
     epilog=shared.TRUNKS)
 def compare(args):
     if args.rates and args.lr is not None:
@@ -70,8 +71,8 @@ def compare(args):
         args.out, shared.task_names(args), arms,
         range(args.first_seed, args.first_seed + args.seeds),
         rates=args.rates, all_rates=args.all_rates, choices=args.choices, jobs=args.jobs,
-        executor=executor_of(args.dask), task_options=shared.task_options_of(args),
-        options=shared.given_options(args, *SETTINGS))
+        executor=executor_of(args.dask), force=args.force,
+        task_options=shared.task_options_of(args), options=shared.given_options(args, *SETTINGS))
     say(text)
     if args.seeds > 1:
         say("In brackets after an accuracy: the lowest and the highest of its seeds.")
@@ -94,12 +95,13 @@ def compare(args):
            help="learning rates of the sweep (default: the table's)"),
     shared.WHERE,
     shared.out_option("folder of all tables and runs", "runs/reproduce", type=shared.folder,
-                      default=Path("runs/reproduce")))
+                      default=Path("runs/reproduce")),
+    shared.FORCE)
 def reproduce(args):
     if args.name is None:
         print_rows({name: table.shows for name, table in paper.TABLES.items()})
     else:
         table = paper.table_of(args.name, args.only, args.rates)
         say(experiments.reproduce(args.name, table, args.out, args.seeds, jobs=args.jobs,
-                                  executor=executor_of(args.dask)))
+                                  executor=executor_of(args.dask), force=args.force))
         print(f"{args.out}: {args.name}.md {args.name}.csv {args.name}.png")

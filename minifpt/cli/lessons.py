@@ -10,7 +10,7 @@ from ..exercises import checking, own
 from ..exercises.lesson import lessons_folder, unpack
 from ..files import outputs
 from .formatting import say
-from .options import option, path, takes
+from .options import FORCE, option, path, takes
 
 FOLDER = Path("minifpt-lessons")
 
@@ -39,10 +39,11 @@ def lessons(args):
 @takes(
     option("file", type=path, metavar="FILE", help="a new file, such as mine.py"),
     option("--bare", action="store_true", help="leave out the formulas of the gradients"),
+    FORCE,
     description="Write the skeleton of a functional.py of your own: the signatures and formulas of "
                 "all functions, whose bodies you write.")
 def new(args):
-    own.new(args.file, args.bare)
+    own.new(args.file, args.bare, args.force)
     test, is_new = own.new_test(args.file)
     say(f"{args.file}: {len(own.FUNCTIONS)} functions to write\n{test}: "
         + ("the same checks for pytest" if is_new else "is there already, and is left as it is"))
@@ -60,7 +61,7 @@ def new(args):
                 "a sandbox: check only files that you would run.")
 def check(args):
     if args.csv:
-        outputs.check(args.csv, checking.COLUMNS)
+        outputs.check(args.csv, force=True)               # rows are appended
     status = 0
     for file in args.files:
         if len(args.files) > 1:

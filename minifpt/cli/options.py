@@ -143,6 +143,7 @@ def out_option(text, place, *names, **settings):
     return option("-o", "--out", *names, dest="out", help=f"{text} (default: {place})", **settings)
 
 
+FORCE = option("--force", action="store_true", help="replace a file that is there")
 OPEN = option("--open", action="store_true", help="open the page in a browser")
 RUN_SETTINGS = {                                          # name: (type, help)
     "steps": (whole, "training steps"), "batch_size": (whole, "examples in a step"),

@@ -32,10 +32,10 @@ from .options import option, takes
                 f"{live.TASKS[0]})"),
     shared.out_option("page to write", "playground.html", type=shared.path,
                       default=Path("playground.html"), metavar="FILE"),
-    shared.OPEN)
+    shared.FORCE, shared.OPEN)
 def playground(args):
     with showing(args, args.out):
-        live.save(args.out, args.model, args.task)
+        live.save(args.out, args.model, args.task, args.force)
 
 
 def read(folder):
@@ -52,9 +52,8 @@ def page_option(default):
 @contextmanager
 def showing(args, page):
     """Print what the block has written, and open the page if --open asks for it."""
-    is_replaced = page.exists()
     yield
-    say(f"{page}: {'replaced, ' * is_replaced}{page.stat().st_size / 1e3:,.0f} kB"
+    say(f"{page}: {page.stat().st_size / 1e3:,.0f} kB"
         + ("" if args.open else "; open it in a browser, or with --open"))
     if args.open and not webbrowser.open(page.resolve().as_uri()):
         print(f"minifpt: no browser was found to open {page}", file=sys.stderr)
@@ -78,18 +77,18 @@ def summary(args):
     page_option("TASK-step.html"),
     option("--differences", type=int, default=60, metavar="N",
            help="finite differences to compute (default: 60)"),
-    shared.OPEN,
+    shared.FORCE, shared.OPEN,
     epilog=shared.TRUNKS)
 def steps(args):
     task = shared.make_task(args)
     name = re.sub(r"[^\w.,-]", "-", task.name).lstrip(".")    # as a file's name
     out = args.out or Path(f"{name}-step.html")
-    outputs.check(out, stepping.KIND)
+    outputs.check(out, args.force)
     page = stepping.of_task(task, args.model, freeze=args.freeze, adapt=args.adapt, seed=args.seed,
                             differences=args.differences,
                             **shared.given_options(args, "batch_size", "lr", "dropout"))
     with showing(args, out):
-        page.save(out)
+        page.save(out, args.force)
     before, after = page.data["losses"]
     say(f"{len(page.data['steps'])} operations, the loss of the batch {before:.4f} before and "
         f"{after:.4f} after")
@@ -98,24 +97,26 @@ def steps(args):
 @takes(
     option("run_folder", type=shared.path, metavar="RUN", help="a run's folder"),
     page_option("RUN/report.html"),
-    shared.OPEN)
+    shared.FORCE, shared.OPEN)
 def report(args):
     page = args.out or args.run_folder / "report.html"
     if args.run_folder.is_dir():                          # else the default has no folder either
-        outputs.check(page, reporting.KIND)
+        outputs.check(page, args.force)
     with showing(args, page):
-        reporting.report(*read(args.run_folder), page)
+        reporting.report(*read(args.run_folder), page, args.force)
 
 
 @takes(
     option("runs", nargs="+", type=shared.path, metavar="RUN", help="folders of runs"),
     option("--examples", type=shared.whole, default=64, metavar="N",
            help="test examples to average over (default: 64)"),
-    shared.out_option("a .png file", "attention.png in the first run's folder", type=shared.path))
+    shared.out_option("a .png file", "attention.png in the first run's folder", type=shared.path),
+    shared.FORCE)
 def attention(args):
     out = args.out or args.runs[0] / "attention.png"
-    attention_maps.check_place(out)                       # before any run is read
-    head, *rows = attention_maps.attention([*map(read, args.runs)], out, args.examples)
+    attention_maps.check_place(out, args.force)                       # before any run is read
+    head, *rows = attention_maps.attention([*map(read, args.runs)], out, args.examples,
+                                                args.force)
     print(aligned([head, *rows]))
     if "where needed" in head:
         say("where needed: share of attention on the tokens that the answer needs, mean of all "

@@ -51,12 +51,13 @@ def info(args):
                       type=shared.path),
     *shared.run_options("steps", "batch_size", "lr", default="the source's"),
     shared.SEED,
-    option("--resume", action="store_true", help="continue from the last checkpoint"))
+    option("--resume", action="store_true", help="continue from the last checkpoint"),
+    shared.FORCE)
 def pretrain(args):
     out = pretraining.weight_file(args.out or f"minigpt-{args.source}")
     last = pretraining.pretrain(args.source, out, shape=args.shape, tokens=args.tokens,
                                 text=args.text, data=args.data, seed=args.seed,
-                                resume=args.resume,
+                                resume=args.resume, force=args.force,
                                 **shared.given_options(args, "steps", "batch_size", "lr"))[-1]
     say(f"{out}: {last['test_loss']:.3f} nats, {100 * last['test_accuracy']:.1f} % accuracy on "
         f"held-out data, {weights.PRETRAINED_ON[args.source]}")
@@ -72,7 +73,8 @@ def pretrain(args):
                       "in the user's cache folder", type=shared.path),
     option("--dropout", type=float, help="dropout of the model (default: the source's)"),
     option("--revision", metavar="COMMIT",
-           help="a commit, tag or branch of the hub id (default: the newest)"))
+           help="a commit, tag or branch of the hub id (default: the newest)"),
+    shared.FORCE)
 def convert(args):
     source, out, dtype = args.source, args.out, args.dtype
     is_saved = huggingface.is_checkpoint(source)          # by Transformers
@@ -82,7 +84,8 @@ def convert(args):
         source.endswith(".npz") or source in {*weights.available()} - {*HUB}
         or out is not None and source in weights.available())
     if not (is_run or is_ours):
-        out = converting.import_weights(source, out, dtype, args.dropout, args.revision)
+        out = converting.import_weights(source, out, dtype, args.dropout, args.revision,
+                                        args.force)
     elif args.dropout is not None or args.revision is not None:
         raise ValueError("convert: --dropout and --revision are for weights that Transformers "
                          f"saved, not for {source}")
@@ -90,7 +93,7 @@ def convert(args):
         raise ValueError(f"convert: {source} needs --out, the folder to write"
                          + ", or an .npz file" * is_run)
     elif is_run:
-        converting.export_run(run_folders.load(source), source, out, dtype)
+        converting.export_run(run_folders.load(source), source, out, dtype, args.force)
     else:
         converting.export_weights(source, out, dtype)
     say(f"{out}: {' '.join(sorted(path.name for path in out.iterdir()))}" if out.is_dir() else out)

@@ -20,7 +20,7 @@ import numpy as np
 
 from .. import functional as F
 from .. import layers, tracing
-from ..files import one_line, read_text, save_text
+from ..files import one_line, outputs, read_text, save_text
 from ..gradients.examples import examples
 from .engine import NOT_WRITTEN, PASSED, WRONG, lines_of
 from .lesson import lessons_folder
@@ -107,14 +107,12 @@ def task(op):
             f"{', '.join(names)}; dy has the shape of y.{more}")
 
 
-def new(path, bare=False):
-    """Write the skeleton to a new file.  Raises ``ValueError`` where there is one already."""
+def new(path, bare=False, force=False):
+    """Write the skeleton to a new file, or with ``force`` instead of a file."""
     path = Path(path)
     if path.suffix != ".py":
         raise ValueError(f"{path}: expected the name of a Python file, such as mine.py")
-    if os.path.lexists(path):
-        raise ValueError(f"{path} is there already, and is left as it is: choose another name")
-    save_text(path, skeleton(bare))
+    outputs.write_text(path, skeleton(bare), force)
 
 
 def new_test(path):

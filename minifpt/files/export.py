@@ -20,6 +20,7 @@ from . import (
     by_gpt2_name,
     families,
     nearest_folder,
+    outputs,
     remove_leftovers,
     to_json,
     unfinished,
@@ -31,11 +32,12 @@ from .tokenizer import FILES, byte_vocabulary, files_beside, is_bytes
 SUFFIXES = (".safetensors", ".json", ".bin", ".pt")       # of files, not of folders
 
 
-def save(model, /, path, dtype=None, **provenance):
+def save(model, /, path, dtype=None, force=False, **provenance):
     """Write a trunk or language model with its config and ``provenance``, more keys of the config.
     As the method ``save`` of these classes it has no argument ``model``.
 
-    A path that ends in ``.npz`` gives a weight file of minifpt, by default in float16.  Any other
+    A path that ends in ``.npz`` gives a weight file of minifpt, by default in float16; only by
+    ``force`` it replaces a file.  Any other
     path gives a new folder as Transformers saves it, by default in float32; a model with 256 tokens
     gets the byte tokenizer.
     """
@@ -43,6 +45,7 @@ def save(model, /, path, dtype=None, **provenance):
     if not str(path).endswith(".npz"):
         files = byte_tokenizer() if model.config.vocab_size == 256 else {}
         return save_folder(model, path, dtype, provenance, files)
+    outputs.check(path, force)
     # The trunk's config, not the language model's: the trunk may have got positions.
     save_weights(path, asdict(getattr(model, "trunk", model).config) | provenance,
                  by_gpt2_name(model), np.float16 if dtype is None else dtype)

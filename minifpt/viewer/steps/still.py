@@ -7,7 +7,6 @@ import numpy as np
 from ...files import plots
 from .. import stored_array
 
-KIND = "still"                                            # of the pictures
 INK, SOFT, HATCH = "#1d2930", "#5b6b74", "#8093a0"
 # How a bar looks for an operation or a group, by its parameters; "missing": nothing runs back.
 BARS = {"trained": {"color": plots.TRAINED, "edgecolor": plots.TRAINED},
@@ -18,12 +17,12 @@ BARS = {"trained": {"color": plots.TRAINED, "edgecolor": plots.TRAINED},
 
 def still(data, path):
     """Draw the ``data`` of a ``Steps`` into a ``.png`` file.  Raises ``ValueError`` for another
-    ending, or a file that minifpt did not draw."""
+    ending."""
     if Path(path).suffix.lower() != ".png":
         raise ValueError(f"{path}: expected a file .png")
     import matplotlib
     with matplotlib.rc_context({"hatch.linewidth": 0.7, "hatch.color": HATCH, "font.size": 9}):
-        plots.save(draw(data), path, KIND, dpi=110)
+        plots.save(draw(data), path, dpi=110)
 
 
 def draw(data):
