@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -14,7 +12,6 @@ from minifpt import cli
 from minifpt.files import outputs, runs, write_beside
 
 TASK = """
-import sys
 from minifpt.tasks import BitXOR
 class Task(BitXOR):
     name = "mine"
@@ -30,7 +27,6 @@ class Task(BitXOR):
         return super().accuracy(logits, y)
 """
 TRUNK = """
-import sys
 import minifpt
 class Trunk(minifpt.GPT2):
     def __init__(self):
@@ -148,31 +144,15 @@ def test_more_bytes_than_the_limit_are_not_read(tmp_path, fails):
 # ------------------------------------------------------------------------ leftovers
 
 
-@pytest.mark.skipif(os.name == "nt", reason="no signals")
-def test_a_file_is_written_without_the_halves_of_killed_processes(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
-        halves = [tmp_path / name for name in (
-            f".sweep.png.{dead.pid}.minifpt", ".sweep.png.old", ".sweep.png.20240131",
-            f".sweep.png.{os.getppid()}.minifpt", f".other.png.{dead.pid}.minifpt")]
-    for path in halves:
-        path.write_bytes(b"half")
-    write_beside(tmp_path / "sweep.png", lambda f: f.write(b"whole"))
-    assert [path.exists() for path in halves] == [False, True, True, True, True]
-
-
-@pytest.mark.skipif(os.name == "nt", reason="no signals")
 def test_what_killed_processes_left_is_not_in_the_way(tmp_path):
-    """Also of one with this number, as each has in a container."""
-    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
-        pass
-    for process in (dead.pid, os.getpid()):
-        half = tmp_path / f".gpt.{process}.minifpt"
-        half.mkdir()
-        (half / "config.json").write_text("{")
-        (tmp_path / f".page.html.{process}.minifpt").write_text("half")
-    minifpt.LanguageModel(minifpt.GPT2Config(1, 1, 4, 8, 256), seed=0).save(tmp_path / "gpt")
+    (tmp_path / ".gpt.minifpt").mkdir()
+    (tmp_path / ".gpt.minifpt" / "vocab.json").write_text("{")
+    (tmp_path / ".page.html.minifpt").write_text("half")
+    minifpt.LanguageModel(minifpt.GPT2Config(1, 1, 4, 8, 11), seed=0).save(tmp_path / "gpt")
     outputs.write_text(tmp_path / "page.html", "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gpt", "page.html"]
+    assert sorted(path.name for path in (tmp_path / "gpt").iterdir()) == [
+        "config.json", "model.safetensors"]
 
 
 def test_ctrl_c_waits_until_a_file_is_whole(tmp_path):

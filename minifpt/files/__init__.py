@@ -4,13 +4,10 @@ This module has the functions that all of them use, and lets signals wait for a 
 """
 
 import csv
-import glob
 import io
 import json
 import math
 import os
-import re
-import shutil
 import signal
 import tempfile
 import textwrap
@@ -48,17 +45,24 @@ def cache_folder():
 
 def write_beside(path, write, mode="wb"):
     """Call ``write(file)`` with a new file beside ``path``, then rename it to ``path``: after a
-    crash there is the old file or the new one, never half of it.  Ctrl-C and SIGTERM wait for the
-    end, since a zip file that they break off raises errors of its own."""
-    path = regular(path, or_folder=True)                  # os.replace refuses a folder
+    crash there is the old file or the new one, never half of it.  An error, such as that of a full
+    disk, has the name ``path``.  Ctrl-C and SIGTERM wait for the end, since a zip file that they
+    break off raises errors of its own."""
+    path = Path(path)
     nearest_folder(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(path)
     beside = unfinished(path)
     with signals_wait(signal.SIGINT, signal.SIGTERM):
         try:
-            write_durably(beside, path, write, mode)
+            with open(beside, mode, encoding=None if "b" in mode else "utf-8") as f:
+                write(f)
+                f.flush()
+                os.fsync(f.fileno())
             os.replace(beside, path)
+        except OSError as e:
+            if e.errno:
+                e.filename = str(path)
+            raise
         finally:
             with suppress(OSError):                       # its error says less than the first
                 beside.unlink()
@@ -100,52 +104,14 @@ def nearest_folder(folder):
 
 
 def unfinished(path):
-    """Return the path at which this process writes what is renamed to ``path`` at the end."""
-    return path.with_name(f".{path.name}.{os.getpid()}.minifpt")
-
-
-def read_unfinished(path):
-    """Return the name and the process number in a path of :func:`unfinished`, or ("", None)."""
-    match = re.fullmatch(r"\.(.+)\.([0-9]{1,9})\.minifpt", Path(path).name)
-    return (match[1], int(match[2])) if match else ("", None)
+    """Return the path at which is written what is renamed to ``path`` at the end.  What a process
+    that was killed left there is written over by the next one."""
+    return path.with_name(f".{path.name}.minifpt")
 
 
 def save_text(path, text):
     """Write a text file as :func:`write_beside` does."""
     write_beside(path, lambda f: f.write(text), "w")
-
-
-def write_durably(path, target, write, mode="wb"):
-    """Call ``write(file)`` with a new file, and return when its bytes are on the disk.
-
-    An error, such as that of a full disk, gets the name ``target``."""
-    try:
-        with open(path, mode, encoding=None if "b" in mode else "utf-8") as f:
-            write(f)
-            f.flush()
-            os.fsync(f.fileno())
-    except OSError as e:
-        if e.errno:
-            e.filename = str(target)
-        raise
-
-
-def remove_leftovers(path):
-    """Remove what processes that were killed left beside ``path``: see :func:`unfinished`."""
-    if os.name == "nt":                                   # Windows has no harmless signal
-        return
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.minifpt"):
-        name, process = read_unfinished(leftover)
-        if name == path.name:
-            try:
-                os.kill(process, 0)
-            except ProcessLookupError:
-                if leftover.is_dir():                     # of export.save_folder
-                    shutil.rmtree(leftover, ignore_errors=True)
-                else:
-                    leftover.unlink(missing_ok=True)
-            except OSError:                               # another user's process
-                pass
 
 
 def csv_text(rows, columns=None):

@@ -21,11 +21,9 @@ from . import (
     families,
     nearest_folder,
     outputs,
-    remove_leftovers,
     to_json,
     unfinished,
     write_beside,
-    write_durably,
 )
 from .tokenizer import FILES, byte_vocabulary, files_beside, is_bytes
 
@@ -110,14 +108,13 @@ def save_folder(model, folder, dtype, provenance, files):
     files = files | {"config.json": json.dumps(json.loads(config), indent=2).encode() + b"\n"}
     beside = unfinished(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(folder)
-    shutil.rmtree(beside, ignore_errors=True)             # of a killed process with this number
+    shutil.rmtree(beside, ignore_errors=True)             # of a process that was killed
     try:
         beside.mkdir()
         for name, data in files.items():
-            write_durably(beside / name, folder, lambda f, data=data: f.write(data))
-        write_durably(beside / "model.safetensors", folder,
-                      lambda f: write_safetensors(f, arrays, dtype, folder))
+            write_beside(beside / name, lambda f, data=data: f.write(data))
+        write_beside(beside / "model.safetensors",
+                     lambda f: write_safetensors(f, arrays, dtype, folder))
         if folder.is_dir():
             folder.rmdir()                                # an empty folder
         os.replace(beside, folder)

@@ -19,7 +19,6 @@ from . import (
     nearest_folder,
     read_json,
     read_text,
-    read_unfinished,
     refuse_damage,
     regular,
     save_text,
@@ -246,9 +245,6 @@ def locked(folder):
                 raise ValueError(f"{folder}: another run is writing there") from None
             except OSError:                               # NFS and others cannot lock folders
                 pass
-        for leftover in folder.glob(".*.*.minifpt"):      # of a write_beside that was killed
-            if read_unfinished(leftover)[0] in OURS:
-                leftover.unlink(missing_ok=True)
         try:
             yield
         except BaseException as e:                        # after Ctrl-C a run may be resumed
