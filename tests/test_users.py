@@ -1,6 +1,5 @@
 """Files that a user names: errors of a task or trunk of their own, endless files, leftovers."""
 
-import os
 import signal
 import zipfile
 from pathlib import Path
@@ -12,6 +11,7 @@ from minifpt import cli
 from minifpt.files import outputs, runs, write_beside
 
 TASK = """
+import sys
 from minifpt.tasks import BitXOR
 class Task(BitXOR):
     name = "mine"
@@ -27,6 +27,7 @@ class Task(BitXOR):
         return super().accuracy(logits, y)
 """
 TRUNK = """
+import sys
 import minifpt
 class Trunk(minifpt.GPT2):
     def __init__(self):
@@ -39,7 +40,6 @@ class Trunk(minifpt.GPT2):
         return super().backward(dy, cache)
 """
 SMALL = "random:1x2x8"
-NO_PIPES = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes on this system")
 
 
 @pytest.fixture(autouse=True)
@@ -119,20 +119,6 @@ def test_a_task_s_name_must_be_that_of_a_folder(name, fails, tmp_path, monkeypat
 
 
 # ------------------------------------------------------------------ endless files
-
-
-@NO_PIPES
-@pytest.mark.parametrize("argv", [
-    ["train", "pipe.py:Task"], ["summary", "--model", "pipe.npz"],
-    ["generate", "--model", "folder"], ["perplexity", "pipe.txt"],
-    ["train", "mnist", "--data", "folder"]])
-def test_no_command_waits_for_a_pipe(argv, fails):
-    Path("folder").mkdir()
-    for name in ("pipe.py", "pipe.npz", "pipe.txt", "folder/config.json", "folder/merges.txt",
-                 "folder/train-images-idx3-ubyte.gz"):
-        os.mkfifo(name)
-    Path("folder/model.safetensors").write_bytes(b"no tensors")
-    fails(*argv)
 
 
 def test_more_bytes_than_the_limit_are_not_read(tmp_path, fails):

@@ -123,26 +123,16 @@ def csv_text(rows, columns=None):
     return text.getvalue()
 
 
-def regular(path, or_folder=False):
-    """Return ``path``.  Raises ``ValueError`` for a pipe, which might let a reader wait for ever,
-    and for a device, which may have no end."""
-    path = Path(path)
-    if path.exists() and not path.is_file() and not (or_folder and path.is_dir()):
-        raise ValueError(f"{path}: expected a regular file, it is "
-                         + ("a folder" if path.is_dir() else "a pipe, a device or a socket"))
-    return path
-
-
 def read_bytes(path, most=MOST_SETTINGS):
-    """Return the bytes of a regular file.  Raises ``ValueError`` for more than ``most``."""
-    path = regular(path)
+    """Return the bytes of a file.  Raises ``ValueError`` for more than ``most``."""
+    path = Path(path)
     if path.stat().st_size > most:
         raise ValueError(f"{path}: has more than {most:,} bytes, the limit for this kind of file")
     return path.read_bytes()
 
 
 def read_text(path, most=MOST_TEXT, fallback=None):
-    """Return the text in a regular file of at most ``most`` bytes, with ``\\n`` at its lines' ends
+    """Return the text in a file of at most ``most`` bytes, with ``\\n`` at its lines' ends
     and without its byte order mark.
 
     It is read as UTF-16 if that mark says so, else as UTF-8 or, where it is not that, in the
@@ -187,13 +177,13 @@ def array_headers(archive):
     reading them.  Raises ``ValueError`` for an array that is larger than its file."""
     headers = {}
     for info in archive.infolist():
-        name = printable(info.filename.removesuffix(".npy"))
+        name = info.filename.removesuffix(".npy")
         with archive.open(info) as f:
             read_head = {(1, 0): np.lib.format.read_array_header_1_0,
                          (2, 0): np.lib.format.read_array_header_2_0}
             shape, _, dtype = read_head[np.lib.format.read_magic(f)](f)
         if math.prod(shape) * dtype.itemsize > info.file_size:
-            raise ValueError(f"'{name}' should have {math.prod(shape):,} numbers, and has "
+            raise ValueError(f"{name!r} should have {math.prod(shape):,} numbers, and has "
                              f"{info.file_size:,} bytes")
         headers[name] = shape, dtype
     return headers
@@ -218,18 +208,6 @@ def stored_json(archive, name, most):
     if not isinstance(value, dict):
         raise ValueError(f"its {name} is not a JSON object")
     return value
-
-
-def is_name(x):
-    """Return whether ``x`` can be the name of an array or file: a text that fits on a line."""
-    return isinstance(x, str) and x.isprintable() and 0 < len(x) < 200
-
-
-def printable(name):
-    """Return the name of an array in a file.  Raises ``ValueError`` if :func:`is_name` is false."""
-    if not is_name(name):
-        raise ValueError(f"it has the name {name!r:.60}")
-    return name
 
 
 def one_line(error):

@@ -20,7 +20,6 @@ from . import (
     read_json,
     read_text,
     refuse_damage,
-    regular,
     save_text,
     stored_json,
     to_json,
@@ -159,7 +158,7 @@ class Run:
                     for key in (name, f"m/{name}", f"v/{name}")}
         with refuse_damage(f"{path}: not a checkpoint, or damaged"):
             # NumPy might not close a damaged file that it opened itself.
-            with open(regular(path), "rb") as f, np.load(f, allow_pickle=False) as file:
+            with open(path, "rb") as f, np.load(f, allow_pickle=False) as file:
                 headers = array_headers(file.zip)
                 state = stored_json(file.zip, "state", MOST_SETTINGS)
                 # Other arrays are not read: they may be large.
