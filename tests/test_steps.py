@@ -538,19 +538,6 @@ def test_the_file_holds_the_data_and_loads_nothing(model_and_steps, tmp_path):
         steps._repr_html_())
 
 
-def test_the_still_is_a_picture(model_and_steps, tmp_path, drawn):
-    model_and_steps[1].still(tmp_path / "step.png")
-    assert [path.name for path in tmp_path.iterdir()] == ["step.png"]
-    assert (tmp_path / "step.png").read_bytes()[1:4] == b"PNG"
-
-
-def test_a_still_shows_one_operation_of_each_kind(model_and_steps):
-    titles = [ax.get_title(loc="left") for ax in model_and_steps[1].figure().axes]
-    assert [t for t in titles if t.startswith("h.0")] == [
-        "h.0.ln_1\nlayer_norm", "h.0.attn\nprobabilities", "h.0\nresidual",
-        "h.0.mlp.act\ngelu", "h.0.mlp.c_proj\nlinear"]
-
-
 @pytest.mark.parametrize(("options", "words"), [
     ({"batch_size": 0}, "batch_size must be"), ({"differences": -1}, "differences must be"),
     ({"seed": -1}, "seed must be"),

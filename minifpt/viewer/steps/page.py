@@ -26,7 +26,6 @@ from ...tracing import swapped, trace
 from ...trunks import TrunkSpec, config_for
 from .. import encoded, fill, read, stored_array, to_json
 from . import differences as compared
-from . import still
 from .frames import MIN_TOKENS, TOKENS, Frames, Store, StoreFull, axes_of_weight
 
 MAX_PARAMETERS = 20_000_000
@@ -65,14 +64,6 @@ class Steps:
         """Write the HTML file, in one rename; return its size in bytes.  Raises ``ValueError``
         where there is a file, unless ``force`` replaces it."""
         return outputs.write_text(path, self.html(), force)
-
-    def still(self, path):
-        """Write a filmstrip of the frames as a picture, ``.png``."""
-        still.still(self.data, path)
-
-    def figure(self):
-        """Return the filmstrip as a Matplotlib figure, with one operation of each kind."""
-        return still.draw(self.data)
 
     def _repr_html_(self):
         return (f'<iframe srcdoc="{html.escape(self.html())}" width="100%" height="820" '
