@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from minifpt import cli, progress
-from minifpt.cli import formatting
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAIN = ["train", "bit-xor", "--model", "random:1x2x16", "--batch-size", "2"]
@@ -67,22 +66,6 @@ def test_help_of_train_fits_on_a_screen_and_shows_the_options_of_the_chosen_task
         assert part in full and part not in short
     assert "options of bit-memory:" in task and re.search(r"--strings VALUE +.*default: 5", task)
     assert "--strings" not in short and "--n VALUE" not in task
-
-
-def test_a_markdown_table_is_printed_in_aligned_columns(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    formatting.say("| trunk | bit XOR |\n|---|---|\n| a | 54.5 (53.4 to 55.7), 2 seeds |\n"
-                   "| random + mlp of language | 5 |\n\nthe end")
-    assert capsys.readouterr().out == """\
-trunk               bit XOR
-------------------  -------------------
-a                   54.5 (53.4 to
-                    55.7), 2 seeds
-random + mlp of     5
-language
-
-the end
-"""
 
 
 def test_a_bar_at_80_columns_shows_steps_loss_and_accuracy():

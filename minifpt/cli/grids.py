@@ -8,7 +8,7 @@ from ..experiments.tables import Arm
 from ..tasks import member, task_class
 from ..trunks.forms import STARTS
 from . import options as shared
-from .formatting import print_rows, say
+from .formatting import print_rows
 from .options import option, takes
 
 SETTINGS = ("steps", "batch_size", "lr", "schedule", "dropout")
@@ -61,8 +61,8 @@ def compare(args):
     for name in shared.task_names(args) if args.rates and not args.all_rates else ():
         kind = task_class(name)
         if isinstance(kind, type) and "validation" not in member(kind, "splits"):
-            say(f"{name} has no split 'validation': its learning rates are chosen on training "
-                "examples")
+            print(f"{name} has no split 'validation': its learning rates are chosen on training "
+                  "examples")
     arms = [Arm(model, mask, adapt=None if adapter == "none" else adapter,
                 start=None if start == "drawn" else start)
             for model in args.models for mask in args.freeze for adapter in args.adapt
@@ -73,15 +73,15 @@ def compare(args):
         rates=args.rates, all_rates=args.all_rates, choices=args.choices, jobs=args.jobs,
         executor=executor_of(args.dask), force=args.force,
         task_options=shared.task_options_of(args), options=shared.given_options(args, *SETTINGS))
-    say(text)
+    print(text)
     if args.seeds > 1:
-        say("In brackets after an accuracy: the lowest and the highest of its seeds.")
+        print("In brackets after an accuracy: the lowest and the highest of its seeds.")
     if "(edge)" in text:
-        say("(edge): the smallest or largest of --rates, so one beyond may be better.")
+        print("(edge): the smallest or largest of --rates, so one beyond may be better.")
     if "| difference |" in text:
-        say("A difference is the mean over pairs of runs with the same seed, in points"
-            + ", with a 95 % interval" * (args.seeds > 1)
-            + ". Area: the same for the mean accuracy over the curve.")
+        print("A difference is the mean over pairs of runs with the same seed, in points"
+              + ", with a 95 % interval" * (args.seeds > 1)
+              + ". Area: the same for the mean accuracy over the curve.")
     print(f"{args.out}: table.md runs.csv curves.png")
 
 
@@ -102,6 +102,6 @@ def reproduce(args):
         print_rows({name: table.shows for name, table in paper.TABLES.items()})
     else:
         table = paper.table_of(args.name, args.only, args.rates)
-        say(experiments.reproduce(args.name, table, args.out, args.seeds, jobs=args.jobs,
-                                  executor=executor_of(args.dask), force=args.force))
+        print(experiments.reproduce(args.name, table, args.out, args.seeds, jobs=args.jobs,
+                                    executor=executor_of(args.dask), force=args.force))
         print(f"{args.out}: {args.name}.md {args.name}.csv {args.name}.png")

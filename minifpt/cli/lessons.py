@@ -9,7 +9,6 @@ from pathlib import Path
 from ..exercises import checking, own
 from ..exercises.lesson import lessons_folder, unpack
 from ..files import outputs
-from .formatting import say
 from .options import FORCE, option, path, takes
 
 FOLDER = Path("minifpt-lessons")
@@ -27,7 +26,7 @@ def lessons(args):
     if not (names := sorted(p.name for p in lessons_folder().glob(f"{number}*.ipynb"))):
         raise ValueError(f"there is no lesson {args.folder}: expected a lower number, or a folder")
     written = unpack(folder, solutions=not args.no_solutions)
-    say(f"{folder}: {len(written)} files copied; existing files stay unchanged")
+    print(f"{folder}: {len(written)} files copied; existing files stay unchanged")
     if args.no_open:
         return 0
     if importlib.util.find_spec("jupyterlab") is None:
@@ -45,8 +44,8 @@ def lessons(args):
 def new(args):
     own.new(args.file, args.bare, args.force)
     test, is_new = own.new_test(args.file)
-    say(f"{args.file}: {len(own.FUNCTIONS)} functions to write\n{test}: "
-        + ("the same checks for pytest" if is_new else "is there already, and is left as it is"))
+    print(f"{args.file}: {len(own.FUNCTIONS)} functions to write\n{test}: "
+          + ("the same checks for pytest" if is_new else "is there already, and is left as it is"))
     print(f"next: minifpt check {shlex.quote(str(args.file))}")
 
 
@@ -65,11 +64,11 @@ def check(args):
     status = 0
     for file in args.files:
         if len(args.files) > 1:
-            say(f"{file}:")
+            print(f"{file}:")
         checked, error = [], ""
         try:
             checked, lessons = checking.results(file)
-            status = max(status, own.print_results(checked, lessons, say) > 0)
+            status = max(status, own.print_results(checked, lessons) > 0)
         except (ValueError, OSError) as e:
             status, error = 2, str(e)
             print(f"minifpt: {error}", file=sys.stderr)

@@ -14,7 +14,6 @@ from ..files import read_json
 from ..gradients import gradcheck
 from ..training import train as training
 from . import options as shared
-from .formatting import say
 from .options import option, takes
 
 SOLVED_ACCURACY = 0.95                                    # `train` names the first step that has it
@@ -110,14 +109,14 @@ def train(args):
         f"{len(test_set[0])} examples" if test_set else
         f"{args.test_examples or training.__kwdefaults__['test_examples']} random examples")
     solved = next((row["step"] for row in history if row["test_accuracy"] >= SOLVED_ACCURACY), None)
-    say(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({examples}) after "
-        f"{last['step']} steps, {last['seconds']:.0f} s"
-        + ("\n" if solved is None else f"\n{100 * SOLVED_ACCURACY:.0f} % after {solved} steps; ")
-        + f"{trained:,} of {total:,} parameters trained"
-        f"\n{out}: config.json metrics.csv checkpoint.npz curves.png")
+    print(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({examples}) after "
+          f"{last['step']} steps, {last['seconds']:.0f} s"
+          + ("\n" if solved is None else f"\n{100 * SOLVED_ACCURACY:.0f} % after {solved} steps; ")
+          + f"{trained:,} of {total:,} parameters trained"
+          f"\n{out}: config.json metrics.csv checkpoint.npz curves.png")
     if file:
-        say(f"{file.path}: {len(file.calls)} of its functions ran, {file.calls.total():,} times, "
-            "not counting calls within the file")
+        print(f"{file.path}: {len(file.calls)} of its functions ran, {file.calls.total():,} times, "
+              "not counting calls within the file")
         if uncalled := [name for name in file.functions if name not in file.calls]:
-            say(f"{file.path}: this model never called {', '.join(uncalled)}")
+            print(f"{file.path}: this model never called {', '.join(uncalled)}")
     print(f"next: minifpt report {shlex.quote(str(out))}")

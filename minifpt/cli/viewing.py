@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import gradients, tracing
 from ..experiments import runs as run_folders
+from ..experiments.tables import markdown
 from ..files import outputs
 from ..fpt import FPT
 from ..gpt2 import GPT2, GPT2Config, LanguageModel
@@ -20,7 +21,6 @@ from ..trunks.lstm import LSTM, LSTMConfig
 from ..viewer.live import page as live
 from ..viewer.steps import page as stepping
 from . import options as shared
-from .formatting import aligned, say
 from .options import option, takes
 
 
@@ -53,8 +53,8 @@ def page_option(default):
 def showing(args, page):
     """Print what the block has written, and open the page if --open asks for it."""
     yield
-    say(f"{page}: {page.stat().st_size / 1e3:,.0f} kB"
-        + ("" if args.open else "; open it in a browser, or with --open"))
+    print(f"{page}: {page.stat().st_size / 1e3:,.0f} kB"
+          + ("" if args.open else "; open it in a browser, or with --open"))
     if args.open and not webbrowser.open(page.resolve().as_uri()):
         print(f"minifpt: no browser was found to open {page}", file=sys.stderr)
 
@@ -66,7 +66,7 @@ def summary(args):
     model = FPT.for_task(task, args.model, args.freeze, adapt=args.adapt)
     config = model.trunk.config                           # raises as a forward pass would
     check_tokens("summary", config, np.empty((1, task.tokens, config.n_embd)))
-    say(f"{args.model} on {task.name}: in {task.tokens} x {task.input_dim}, "
+    print(f"{args.model} on {task.name}: in {task.tokens} x {task.input_dim}, "
           f"out {task.output_tokens} x {task.output_dim} (tokens x numbers)\n"
           f"{model.summary(task.tokens)}")
 
@@ -90,8 +90,8 @@ def steps(args):
     with showing(args, out):
         page.save(out, args.force)
     before, after = page.data["losses"]
-    say(f"{len(page.data['steps'])} operations, the loss of the batch {before:.4f} before and "
-        f"{after:.4f} after")
+    print(f"{len(page.data['steps'])} operations, the loss of the batch {before:.4f} before and "
+          f"{after:.4f} after")
 
 
 @takes(
@@ -117,14 +117,14 @@ def attention(args):
     attention_maps.check_place(out, args.force)                       # before any run is read
     head, *rows = attention_maps.attention([*map(read, args.runs)], out, args.examples,
                                                 args.force)
-    print(aligned([head, *rows]))
+    print(markdown([head, *rows]))
     if "where needed" in head:
-        say("where needed: share of attention on the tokens that the answer needs, mean of all "
-            "maps; best map: the largest share (layer.head); if even: the share if attention were "
-            "spread evenly")
+        print("where needed: share of attention on the tokens that the answer needs, mean of all "
+              "maps; best map: the largest share (layer.head); if even: the share if attention "
+              "were spread evenly")
     if "moved" in head:
-        say("moved: share of attention that training moved, mean of all maps; most: the map with "
-            "the largest")
+        print("moved: share of attention that training moved, mean of all maps; most: the map with "
+              "the largest")
     print(out)
 
 

@@ -13,7 +13,7 @@ from ..experiments import runs as run_folders
 from ..files import cache_folder, huggingface, read_text, tokenizer, weights
 from ..files.huggingface import HUB
 from . import options as shared
-from .formatting import print_rows, say
+from .formatting import print_rows
 from .options import option, takes
 
 LANGUAGE_MODEL = option("--model", default=shared.DEFAULT_MODEL, metavar="NAME|PATH",
@@ -59,8 +59,8 @@ def pretrain(args):
                                 text=args.text, data=args.data, seed=args.seed,
                                 resume=args.resume, force=args.force,
                                 **shared.given_options(args, "steps", "batch_size", "lr"))[-1]
-    say(f"{out}: {last['test_loss']:.3f} nats, {100 * last['test_accuracy']:.1f} % accuracy on "
-        f"held-out data, {weights.PRETRAINED_ON[args.source]}")
+    print(f"{out}: {last['test_loss']:.3f} nats, {100 * last['test_accuracy']:.1f} % accuracy on "
+          f"held-out data, {weights.PRETRAINED_ON[args.source]}")
 
 
 @takes(
@@ -96,7 +96,8 @@ def convert(args):
         converting.export_run(run_folders.load(source), source, out, dtype, args.force)
     else:
         converting.export_weights(source, out, dtype)
-    say(f"{out}: {' '.join(sorted(path.name for path in out.iterdir()))}" if out.is_dir() else out)
+    names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    print(f"{out}: {' '.join(names)}" if names else out)
 
 
 def load_with_tokenizer(model):
@@ -146,6 +147,6 @@ def perplexity(args):
     if len(ids) < 2:
         raise ValueError(f"{args.file}: has {len(ids)} {unit}s, expected at least 2")
     score = lm.perplexity(ids, args.stride, progress=True)
-    say(f"{args.file}: perplexity {score['perplexity']:.3f} a {unit}, "
+    print(f"{args.file}: perplexity {score['perplexity']:.3f} a {unit}, "
           f"{score['bits_per_token']:.3f} bits, {score['nats_per_token']:.3f} nats a {unit}, "
           f"{score['tokens']:,} {unit}s scored")
