@@ -117,7 +117,7 @@ def command_page():
         for name in commands:
             out = io.StringIO()
             with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-                cli.parser([name, "--help-all"]).parse_args([name, "--help-all"])
+                cli.parser([name, "--help"]).parse_args([name, "--help"])
             text += f"\n### minifpt {name}\n\n{fenced(out.getvalue().strip())}"
     return text
 
@@ -263,7 +263,7 @@ def build(out):
         shutil.copytree(f"{work}/build/html", out, dirs_exist_ok=True)
     (out / "pages").mkdir(exist_ok=True)
     for argv in (["playground", "--out", out / "pages" / "playground.html"],
-                 ["steps", "bit-xor", "--html", out / "pages" / "step.html"]):
+                 ["steps", "bit-xor", "--out", out / "pages" / "step.html"]):
         if cli.main([*argv, "--force"]):
             return [f"minifpt {argv[0]} failed"]
     (out / "index.html").write_text(

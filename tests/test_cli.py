@@ -207,7 +207,6 @@ def test_resume_goes_on_with_the_newest_run_of_the_task(folder, fails):
 
 NO_TASK = f"no TASK given: expected one of {', '.join(tasks.names())}, or FILE.py:CLASS"
 AT_LEAST_1 = "must be a whole number, at least 1"
-AT_MOST = "expected a whole number, at most 2,147,483,647, got "
 BIG = "9" * 400
 COMPARE = "compare bit-xor --models random --steps 1 "
 REFUSED = [
@@ -218,15 +217,10 @@ REFUSED = [
     ("train bit-xr", "no task 'bit-xr' (did you mean 'bit-xor'?)"),
     ("train bitxor", "no task 'bitxor' (did you mean 'bit-xor'?)"),
     ("train MNIST", "no task 'MNIST' (did you mean 'mnist'?)"),
-    ("train --task bit-xor", "--task (a task stands alone: minifpt train bit-xor)"),
     ("reproduce table1 --task bit-xor", "(did you mean '--tasks'?)"),
-    ("train bit-xor --epochs 3", "unrecognized arguments: --epochs 3 (did you mean '--steps'?)"),
     ("train bit-xor --stepz 3",
      "unrecognized arguments: --stepz 3 (did you mean '--steps'?) (see minifpt train --help)"),
     ("train bit-xor --m 3", "unrecognized arguments: --m 3 (see minifpt train --help)"),
-    ("train bit-xor --ct 3", "unrecognized arguments: --ct 3 (see minifpt train --help)"),
-    ("compare bit-xor --lr 1e-3 0.01", "0.01 (several learning rates follow --rates)"),
-    ("train listops --ct 3", "(did you mean '--cut'?)"),
     ("train bit-memory --strngs=3", "(did you mean '--strings'?) (see minifpt train --help)"),
     ("train bit-xor --schedule consine", "no 'consine' (did you mean 'cosine'?): expected one of"),
     ("train bit-xor --model minigpt-langage", "(did you mean 'minigpt-language'?)"),
@@ -240,7 +234,7 @@ REFUSED = [
     (TRAIN + "--batch-size 0", "batch_size " + AT_LEAST_1),
     (TRAIN + "--lr -1", "lr is -1.0, expected a positive number"), (TRAIN + "--lr fast", "--lr"),
     (TRAIN + "--checkpoint-every 0", "checkpoint_every " + AT_LEAST_1),
-    (TRAIN + "--seed -1", "--seed"), (TRAIN + "--dropout 1", "dropout"),
+    (TRAIN + "--seed -1", "seed must be"), (TRAIN + "--dropout 1", "dropout"),
     (TRAIN + "--n 0", "n must be"), (TRAIN + "--n 2.5", "n must be a whole number, got '2.5'"),
     (TRAIN + "--n 33 --freeze attn,mlp,pos", "66 tokens, the trunk has 64 positions"),
     (TRAIN + "--bits 5", "bit-xor has no option 'bits'"),
@@ -270,7 +264,6 @@ REFUSED = [
     ("train bit-memory --bits 10000000000 --patch 10000000000", "at most 2,147,483,647"),
     ("generate --tokens 1000000000000000", "at most 2,147,483,647"),
     (f"pretrain bits --steps {BIG}", "at most 2,147,483,647"),
-    (COMPARE + "--seeds 10000000000000000000", "at most 2,147,483,647"),
     (COMPARE + "--seeds 1001", "seeds must be a whole number, at least 1 and at most 1,000"),
     (COMPARE + "--jobs 0", "jobs must be"),
     (COMPARE + "--rates 1 2 --choices 1001", "validation seeds must be"),
@@ -290,13 +283,11 @@ REFUSED = [
     ("summary bit-xor --model random+attn=random:1x2x16", "the trunks have different shapes"),
     ("train mnist --data ~nosuchuser/x", "~nosuchuser/x does not hold"),
     (TRAIN + "--out text", "text is a file, expected a folder"),
-    (TRAIN + "--out x.txt", "expected a folder, got the name of a file, 'x.txt'"),
-    ("compare bit-xor --first-seed 1000000000000000000", "at least 0 and below 10^18"),
     ("lessons 99", "there is no lesson 99: expected a lower number, or a folder"),
     # a user's own file
     ("train mine.py:Noisy --noise much", "noise must be a number, got 'much'"),
     ("train mine.py:Noisy --task-steps 1.5", "steps must be a whole number, got '1.5'"),
-    ("train mine.py:Noisy --steps 1.5", f"argument --steps: {AT_MOST}'1.5'"),
+    ("train mine.py:Noisy --steps 1.5", "argument --steps: invalid int value: '1.5'"),
     ("train mine.py:Noisy --hard 1", "hard must be true or false, got '1'"),
     ("train mine.py:Noisy --hardest 1", "hardest must be true or false, got '1'"),
     ("train mine.py:Noisy --at-most few", "at_most must be a whole number, got 'few'"),
@@ -321,11 +312,11 @@ REFUSED = [
     *((f"{line} --model tiny.npz", part) for line, part in (
         ("generate Call --temperature -1", "temperature"), ("generate ''", "empty"),
         ("generate Call --tokens -1", "n_tokens"), ("generate Call --top-k 0", "top_k"),
-        ("perplexity nowhere", "nowhere: there is no such file"), ("perplexity .", "Is a directory: '.'"),
+        ("perplexity nowhere", "nowhere: there is no such file"),
+        ("perplexity .", "Is a directory"),
         ("generate a --stop ''", "--stop is empty"),
         ("generate \udcff", "not text in UTF-8: '\\udcff'"))),
-    *((f"{line} ''", "expected a path, got an empty text") for line in (
-        "train bit-xor --out", "pretrain bits -o", "lessons --no-open", "perplexity"))]
+    ]
 
 
 @pytest.mark.parametrize("line, part", REFUSED)
@@ -341,7 +332,7 @@ def test_a_folder_with_a_run_is_not_written_over(fails):
                  "compare bit-xor --models random -o a/config.json/b",
                  TRAIN + "-o a/config.json/b", "convert minigpt-tiny -o a/config.json/b",
                  "pretrain bits -o a/config.json/b", "new a/config.json/b.py",
-                 "steps bit-xor --out a/config.json/b.html", "report a --html a/config.json/b"):
+                 "steps bit-xor --out a/config.json/b.html", "report a --out a/config.json/b"):
         fails(line, "a/config.json is a file, expected a folder")
 
 
@@ -468,7 +459,7 @@ def test_lessons_are_opened_by_number_and_import_nothing_from_their_folder(tmp_p
 
 @pytest.mark.parametrize("line, page", [
     ("playground -o p.html", "p.html"), ("report runs/bit-xor", "runs/bit-xor/report.html"),
-    ("steps bit-xor --n 2 --model random --differences 0 --html s.html", "s.html")])
+    ("steps bit-xor --n 2 --model random --differences 0 --out s.html", "s.html")])
 def test_a_page_is_opened(line, page, folder, capsys, output, monkeypatch):
     urls = []
     monkeypatch.setattr(viewing.webbrowser, "open", lambda url: urls.append(url) or False)

@@ -72,7 +72,7 @@ def contents():
 
 @pytest.mark.parametrize("line, file", [
     ("attention r0 --out mine.png", "mine.png"), ("report r0", "r0/report.html"),
-    ("steps bit-xor --html mine.py", "mine.py"),
+    ("steps bit-xor --out mine.py", "mine.py"),
     (f"compare bit-xor --models random:1x2x16 --out c {TINY[TINY.index('--steps'):]}",
      "c/table.md"),
     ("reproduce table3 --out c", "c/table3.csv"), ("new mine.py", "mine.py"),
@@ -90,7 +90,7 @@ def test_a_file_is_not_replaced_without_force(here, refused, monkeypatch, line, 
 
 
 @pytest.mark.parametrize("line, file", [
-    ("attention r0 --out mine.png", "mine.png"), ("report r0 --html mine.html", "mine.html"),
+    ("attention r0 --out mine.png", "mine.png"), ("report r0 --out mine.html", "mine.html"),
     ("new mine.py", "mine.py"), ("convert r0 --out w.npz", "w.npz"),
     ("compare bit-xor --models random:1x2x16 --seeds 1 --n 3 --steps 4 --batch-size 2 --out c",
      "c/table.md")])
@@ -116,8 +116,8 @@ def test_a_comparison_whose_curves_still_rise_says_so():
 
 @pytest.mark.parametrize("place", ["own.py/x{}", "r0/" + 300 * "x" + "{}", "/proc/x{}", "folder{}"])
 @pytest.mark.parametrize("line, ending", [
-    ("report r0 --html", ".html"), ("attention r0 --out", ".png"),
-    ("steps bit-xor --html", ".html"),
+    ("report r0 --out", ".html"), ("attention r0 --out", ".png"),
+    ("steps bit-xor --out", ".html"),
     ("reproduce table3 --out", "/"),
     ("compare bit-xor --out", "/")])
 def test_a_place_that_cannot_be_written_is_refused_first(here, refused, monkeypatch, line, ending,

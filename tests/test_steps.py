@@ -589,7 +589,7 @@ def test_bad_input_is_one_line_and_no_file(folder, fails, line, words):
 
 @pytest.mark.slow
 def test_bit_xor_on_the_shipped_trunk_is_small(folder):
-    assert cli.main(["steps", "bit-xor", "--html", "x.html"]) == 0
+    assert cli.main(["steps", "bit-xor", "--out", "x.html"]) == 0
     assert (folder / "x.html").stat().st_size < 2e6
 
 

@@ -37,22 +37,22 @@ def executor_of(address):
     option("--start", nargs="+", choices=["drawn", *STARTS], default=["drawn"], metavar="START",
            help="starts of the input layer, each with every trunk: drawn, aligned, opposed "
                 "(default: drawn)"),
-    option("--seeds", type=shared.whole, default=5, help="number of seeds (default: 5)"),
-    option("--first-seed", type=shared.seed, default=0, metavar="SEED",
+    option("--seeds", type=int, default=5, help="number of seeds (default: 5)"),
+    option("--first-seed", type=int, default=0, metavar="SEED",
            help="lowest seed (default: 0)"),
     option("--rates", type=float, nargs="+", default=(), metavar="LR", help=(
         "learning rates of a sweep for each trunk (default: none)")),
     option("--all-rates", action="store_true",
            help="run each of --rates with each seed (default: each trunk chooses one)"),
-    option("--choices", type=shared.whole, default=experiments.VALIDATION_SEEDS, metavar="SEEDS",
+    option("--choices", type=int, default=experiments.VALIDATION_SEEDS, metavar="SEEDS",
            help="validation seeds used to choose the learning rate "
                 f"(default: {experiments.VALIDATION_SEEDS})"),
     shared.WHERE,
     *shared.run_options(*SETTINGS),
-    shared.out_option("folder to write", "runs/compare", type=shared.folder,
+    shared.out_option("folder to write", "runs/compare",
                       default=Path("runs/compare")),
     shared.FORCE,
-    epilog=shared.TRUNKS)
+    epilog=shared.KINDS)
 def compare(args):
     if args.rates and args.lr is not None:
         raise ValueError("compare: expected --lr or --rates, not both")
@@ -90,11 +90,11 @@ def compare(args):
            help=f"{', '.join(paper.TABLES)} (default: list them)"),
     option("--tasks", nargs="+", metavar="TASK", dest="only",
            help="train only these tasks (default: the table's)"),
-    option("--seeds", type=shared.whole, default=5, help="number of seeds (default: 5)"),
+    option("--seeds", type=int, default=5, help="number of seeds (default: 5)"),
     option("--rates", type=float, nargs="+", metavar="LR",
            help="learning rates of the sweep (default: the table's)"),
     shared.WHERE,
-    shared.out_option("folder of all tables and runs", "runs/reproduce", type=shared.folder,
+    shared.out_option("folder of all tables and runs", "runs/reproduce",
                       default=Path("runs/reproduce")),
     shared.FORCE)
 def reproduce(args):

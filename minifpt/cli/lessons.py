@@ -9,13 +9,13 @@ from pathlib import Path
 from ..exercises import checking, own
 from ..exercises.lesson import lessons_folder, unpack
 from ..files import outputs
-from .options import FORCE, option, path, takes
+from .options import FORCE, option, takes
 
 FOLDER = Path("minifpt-lessons")
 
 
 @takes(
-    option("folder", nargs="?", type=path, default=FOLDER, metavar="FOLDER|N",
+    option("folder", nargs="?", type=Path, default=FOLDER, metavar="FOLDER|N",
            help=f"folder to copy to, or the number of the lesson to open (default: {FOLDER})"),
     option("--no-open", action="store_true", help="do not start JupyterLab"),
     option("--no-solutions", action="store_true", help="leave out the solutions"))
@@ -36,7 +36,7 @@ def lessons(args):
 
 
 @takes(
-    option("file", type=path, metavar="FILE", help="a new file, such as mine.py"),
+    option("file", type=Path, metavar="FILE", help="a new file, such as mine.py"),
     option("--bare", action="store_true", help="leave out the formulas of the gradients"),
     FORCE,
     description="Write the skeleton of a functional.py of your own: the signatures and formulas of "
@@ -50,9 +50,9 @@ def new(args):
 
 
 @takes(
-    option("files", nargs="+", type=path, metavar="FILE",
+    option("files", nargs="+", type=Path, metavar="FILE",
            help="a file begun by 'minifpt new', or a lesson's notebook"),
-    option("--csv", type=path, metavar="FILE", help="append a row for each file to this table"),
+    option("--csv", type=Path, metavar="FILE", help="append a row for each file to this table"),
     description="Check each function of your own file, or each exercise of a notebook: done, wrong "
                 "(with a hint) or not written. The last line names the next function. Of a "
                 "notebook, only the functions and what they need are run. Each file runs in a "

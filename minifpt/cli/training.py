@@ -57,20 +57,19 @@ def wrong_loss(task):
     *shared.run_options("steps", "batch_size", "lr", "until",
                         until="the task's own, 0.995 for bit-xor, unless --steps is given"),
     shared.SEED,
-    shared.out_option("the run's folder", "a new runs/TASK", type=shared.folder, metavar="FOLDER"),
+    shared.out_option("the run's folder", "a new runs/TASK"),
     option("--resume", action="store_true",
            help="continue the run in --out, or the task's newest run"),
-    *shared.rare(
-        shared.ADAPT, shared.START,
-        *shared.run_options("schedule", "dropout", "clip", "warmup", "eval_every", "test_examples",
-                            clip="1", eval_every="100", test_examples="256, in the last all"),
-        option("--checkpoint-every", type=shared.whole, default=500, metavar="N",
-               help="steps between checkpoints (default: 500)"),
-        option("--functional", type=shared.path, metavar="FILE",
-               help="run your functions from a file by 'minifpt new'"),
-        option("--skip-check", action="store_true",
-               help="train even if a function of that file is wrong")),
-    epilog=shared.TRUNKS)
+    shared.ADAPT, shared.START,
+    *shared.run_options("schedule", "dropout", "clip", "warmup", "eval_every", "test_examples",
+                        clip="1", eval_every="100", test_examples="256, in the last all"),
+    option("--checkpoint-every", type=int, default=500, metavar="N",
+           help="steps between checkpoints (default: 500)"),
+    option("--functional", type=Path, metavar="FILE",
+           help="run your functions from a file by 'minifpt new'"),
+    option("--skip-check", action="store_true",
+           help="train even if a function of that file is wrong"),
+    epilog=shared.KINDS)
 def train(args):
     task = shared.make_task(args)
     out = args.out = args.out or (newest_folder if args.resume else new_folder)(task.name)

@@ -30,8 +30,8 @@ from .options import option, takes
     option("task", nargs="?", metavar="TASK", choices=live.TASKS, default=live.TASKS[0],
            help=f"first task of the page: {', '.join(live.TASKS)} (default: "
                 f"{live.TASKS[0]})"),
-    shared.out_option("page to write", "playground.html", type=shared.path,
-                      default=Path("playground.html"), metavar="FILE"),
+    shared.out_option("page to write", "playground.html",
+                      default=Path("playground.html")),
     shared.FORCE, shared.OPEN)
 def playground(args):
     with showing(args, args.out):
@@ -42,11 +42,6 @@ def read(folder):
     """Return a run's folder, its task, its ``Run``, and its model before the first step."""
     task, run = run_folders.read_run(folder)
     return folder, task, run, run_folders.at_start(folder, run.settings)
-
-
-def page_option(default):
-    """Return the option for the page that a command writes."""
-    return shared.out_option("page to write", default, "--html", type=shared.path, metavar="FILE")
 
 
 @contextmanager
@@ -74,11 +69,11 @@ def summary(args):
 @takes(
     shared.TASKS, shared.MODEL, shared.FREEZE, shared.ADAPT,
     *shared.run_options("batch_size", "lr", "dropout"), shared.SEED,
-    page_option("TASK-step.html"),
+    shared.out_option("page to write", "TASK-step.html"),
     option("--differences", type=int, default=60, metavar="N",
            help="finite differences to compute (default: 60)"),
     shared.FORCE, shared.OPEN,
-    epilog=shared.TRUNKS)
+    epilog=shared.KINDS)
 def steps(args):
     task = shared.make_task(args)
     name = re.sub(r"[^\w.,-]", "-", task.name).lstrip(".")    # as a file's name
@@ -95,8 +90,8 @@ def steps(args):
 
 
 @takes(
-    option("run_folder", type=shared.path, metavar="RUN", help="a run's folder"),
-    page_option("RUN/report.html"),
+    option("run_folder", type=Path, metavar="RUN", help="a run's folder"),
+    shared.out_option("page to write", "RUN/report.html"),
     shared.FORCE, shared.OPEN)
 def report(args):
     page = args.out or args.run_folder / "report.html"
@@ -107,10 +102,10 @@ def report(args):
 
 
 @takes(
-    option("runs", nargs="+", type=shared.path, metavar="RUN", help="folders of runs"),
-    option("--examples", type=shared.whole, default=64, metavar="N",
+    option("runs", nargs="+", type=Path, metavar="RUN", help="folders of runs"),
+    option("--examples", type=int, default=64, metavar="N",
            help="test examples to average over (default: 64)"),
-    shared.out_option("a .png file", "attention.png in the first run's folder", type=shared.path),
+    shared.out_option("a .png file", "attention.png in the first run's folder"),
     shared.FORCE)
 def attention(args):
     out = args.out or args.runs[0] / "attention.png"

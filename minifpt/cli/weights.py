@@ -46,9 +46,8 @@ def info(args):
            help="for images, vision: folder of MNIST's files (default: MINIFPT_DATA)"),
     option("--shape", metavar="BxHxC",
            help="blocks x heads x channels, or with bert: and the like (default: 6x4x128)"),
-    option("--tokens", type=shared.whole, help="tokens in a passage, at most 256 (default: 256)"),
-    shared.out_option("weight file to write, beside a folder with its run", "minigpt-SOURCE.npz",
-                      type=shared.path),
+    option("--tokens", type=int, help="tokens in a passage, at most 256 (default: 256)"),
+    shared.out_option("weight file to write, beside a folder with its run", "minigpt-SOURCE.npz"),
     *shared.run_options("steps", "batch_size", "lr", default="the source's"),
     shared.SEED,
     option("--resume", action="store_true", help="continue from the last checkpoint"),
@@ -70,7 +69,7 @@ def pretrain(args):
     option("--dtype", choices=["float16", "float32"],
            help="precision (default: float16 for an .npz file, float32 for a folder)"),
     shared.out_option("weight file, or for a run or our weights a folder for Transformers",
-                      "in the user's cache folder", type=shared.path),
+                      "in the user's cache folder"),
     option("--dropout", type=float, help="dropout of the model (default: the source's)"),
     option("--revision", metavar="COMMIT",
            help="a commit, tag or branch of the hub id (default: the newest)"),
@@ -109,10 +108,10 @@ def load_with_tokenizer(model):
 @takes(
     option("prompt", nargs="?", default="It was ", help="text to continue (default: 'It was ')"),
     LANGUAGE_MODEL,
-    option("--tokens", type=shared.whole, default=200, help="tokens to write (default: 200)"),
+    option("--tokens", type=int, default=200, help="tokens to write (default: 200)"),
     option("--temperature", type=float, default=0.8,
            help="0 takes the most likely token (default: 0.8)"),
-    option("--top-k", type=shared.whole, help="draw only from the k most likely (default: all)"),
+    option("--top-k", type=int, help="draw only from the k most likely (default: all)"),
     option("--top-p", type=float,
            help="draw from the fewest tokens of this probability (default: all)"),
     option("--stop", metavar="TEXT", help="end behind this text (default: after --tokens)"),
@@ -135,9 +134,9 @@ def generate(args):
 
 
 @takes(
-    option("file", type=shared.path, metavar="FILE", help="a text file, UTF-8"),
+    option("file", type=Path, metavar="FILE", help="a text file, UTF-8"),
     LANGUAGE_MODEL,
-    option("--stride", type=shared.whole, help="tokens between windows (default: half a window)"))
+    option("--stride", type=int, help="tokens between windows (default: half a window)"))
 def perplexity(args):
     lm, words = load_with_tokenizer(args.model)
     if not args.file.exists():
