@@ -44,7 +44,7 @@ FILES = ("docs/**/*.png", "docs/**/*.ipynb", "docs/results/claims.toml", "benchm
 API = {"tasks": "Tasks", "fpt": "The frozen pretrained transformer", "gpt2": "GPT-2",
        "layers": "Layers", "functional": "Operations and their gradients", "freeze": "Freezing",
        "training": "Training", "optim": "Optimisers", "tracing": "Tracing",
-       "changing": "Changing values", "adapters": "Adapters",
+       "adapters": "Adapters",
        "gradients": "Checking gradients", "trunks": "Trunks"}
 TITLES = {"surprise": "Three frozen models find a string", "curves": "Accuracy against steps",
           "memory-map": "Heads, spread and bit memory", "statistics": "From random to language",

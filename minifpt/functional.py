@@ -21,9 +21,9 @@ of keys and values.  Results have the dtype of the input.  All constants here ar
 because NumPy gives them the array's dtype; a NumPy scalar would turn float32 into float64.
 
 This file shows the formulas.  The line above each declares the shapes of its arrays (in a backward
-pass, of ``dy`` and the cache's fields), and ``guards`` refuses others; ``op.raw`` is the formula
-alone.  A model runs the functions of ``fast``, which compute the same, stay finite for extreme
-numbers and save time.
+pass, of ``dy`` and the cache's fields), and ``guards`` refuses others; ``op.__wrapped__`` is the
+formula alone.  A model runs the functions of ``fast``, which compute the same, stay finite for
+extreme numbers and save time.
 """
 
 import math

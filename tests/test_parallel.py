@@ -202,7 +202,7 @@ def test_a_part_that_is_not_finite_stops_the_run():
 
 
 def test_a_trace_in_another_thread_changes_no_bit_of_a_training():
-    """The training goes on in parts; the model that is traced runs whole."""
+    """The training goes on in parts; the models that are traced run whole, here and there."""
     def losses(callback=None):
         history = minifpt.train(model_of(dtype=np.float32), BitXOR(n=3), 4, 13, eval_every=1,
                                 test_examples=13, callback=callback, progress=False)
@@ -214,7 +214,7 @@ def test_a_trace_in_another_thread_changes_no_bit_of_a_training():
             other.submit(opened.enter_context, minifpt.trace(model_of())).result()
     with ThreadPoolExecutor(1) as other:
         assert losses(start) == want
-        with pytest.raises(ValueError, match="another trace is open"), minifpt.trace(model_of()):
+        with minifpt.trace(model_of()):
             pass
         other.submit(opened.close).result()
 

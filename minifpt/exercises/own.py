@@ -13,15 +13,16 @@ import os
 import sys
 import types
 from collections import Counter
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
+from .. import fast, tracing
 from .. import functional as F
-from .. import tracing
 from ..files import one_line, outputs, read_text, save_text
 from ..gradients.examples import examples
+from ..guards import READERS_MODULE, checked_form
 from ..plugins import builtins_for, forget_changed
 from .engine import NOT_WRITTEN, PASSED, WRONG, lines_of
 from .lesson import lessons_folder
@@ -181,7 +182,7 @@ def load(path):
         where = f", line {e.lineno}" if getattr(e, "lineno", None) else ""
         raise ValueError(f"{path}{where}: not Python ({getattr(e, 'msg', None) or one_line(e)})"
                          ) from None
-    reader, module = ReaderFile(path, text), types.ModuleType("minifpt_own")
+    reader, module = ReaderFile(path, text), types.ModuleType(READERS_MODULE)
     sys.modules[module.__name__] = module                 # as dataclasses expect
     module.__file__ = str(path)
     forget_changed(path.resolve())
@@ -227,7 +228,7 @@ def using(path, skip_check=False, names=FUNCTIONS, checked=None):
     Checks the file first, unless ``checked`` has its :func:`results`, and raises ``ValueError`` for
     a wrong function, unless ``skip_check``.  If a function that is not one of ``names`` is wrong,
     the library's runs instead, and its partner's.
-    All threads of the process run these functions.  A trace may be opened inside the ``with``.
+    Other threads run the library's functions.  A trace may be opened inside the ``with``.
     """
     checked = checked or results(path)
     mistakes = [r for r in checked if r.status == WRONG and r.name in names]
@@ -243,12 +244,11 @@ def using(path, skip_check=False, names=FUNCTIONS, checked=None):
         if r.status == NOT_WRITTEN and r.name in reader.functions:
             raise ValueError(f"{path}: {r.name} returns nothing. Write it, or let it raise "
                              "NotImplementedError, so that the library's runs")
-    with ExitStack() as undo:
-        for op, pair in list(tracing.OPERATIONS.items()):
-            is_half = sum(f.__name__ in reader.functions for f in pair) == 1
-            pair = tuple(_running(reader, function, is_half) for function in pair)
-            undo.enter_context(tracing.swapped(tracing.OPERATIONS, op, pair))
-        undo.enter_context(tracing.replaced(lambda op, function, back, original: function))
+    stand_ins = {}
+    for pair in tracing.OPERATIONS.values():
+        is_half = sum(f.__name__ in reader.functions for f in pair) == 1
+        stand_ins |= {function: _running(reader, function, is_half) for function in pair}
+    with fast.standing_in(stand_ins):
         yield reader
 
 
@@ -257,7 +257,8 @@ def _running(reader, simple, is_half):
     that of ``functional``.  Where the reader wrote only half of a pair, ``is_half``, the caches
     keep the values that any gradient reads."""
     name, signature = simple.__name__, inspect.signature(simple)
-    function, need = reader.functions.get(name, simple), signature.parameters.get("need")
+    function = checked_form(reader.functions.get(name, simple))
+    need = signature.parameters.get("need")
 
     @functools.wraps(function)
     def run(*args, **kwargs):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import fast as ops
 from ..checks import brief, whole
+from ..fast import ops
 from ..files import read_text, weights
 from ..files.runs import crc
 from .base import COSINE, Choices
@@ -169,9 +169,9 @@ class Masked(Text):
     def loss(self, logits, y):
         """Return the cross-entropy, the mean over the chosen bytes in nats, and its gradient."""
         chosen = y >= 0
-        loss, cache = ops.cross_entropy(self.choices(logits, y)[chosen], y[chosen])
+        loss, cache = ops().cross_entropy(self.choices(logits, y)[chosen], y[chosen])
         dlogits = np.zeros_like(logits)
-        dlogits[chosen] = ops.cross_entropy_backward(1.0, cache)
+        dlogits[chosen] = ops().cross_entropy_backward(1.0, cache)
         return float(loss), dlogits
 
     def accuracy(self, logits, y):
