@@ -159,7 +159,7 @@ class GPT2(Trunk):
 
     config_type, below = GPT2Config, ("wpe",)
     from_pretrained = classmethod(weights.load)           # (name, dtype, dropout) -> a model
-    save = export.save                                    # (path, dtype, **provenance)
+    save = export.save                                    # (path, dtype, force, **provenance)
 
     def build(self, config, dtype):
         """Make the layers."""
@@ -204,7 +204,7 @@ class LanguageModel(layers.Layer):
         layers.draw_all(self, seed, self.config)
 
     from_pretrained = classmethod(weights.load)           # (name, dtype, dropout) -> a model
-    save = export.save                                    # (path, dtype, **provenance)
+    save = export.save                                    # (path, dtype, force, **provenance)
 
     @single_threaded_blas
     def forward(self, ids, train=False, rng=None):

@@ -20,7 +20,7 @@ import numpy as np
 
 from .. import fast, tracing
 from .. import functional as F
-from ..files import one_line, read_text, save_text
+from ..files import one_line, outputs, read_text, save_text
 from ..gradients.examples import examples
 from ..guards import READERS_MODULE, checked_form
 from ..plugins import builtins_for, forget_changed
@@ -108,14 +108,12 @@ def task(op):
             f"{', '.join(names)}; dy has the shape of y.")
 
 
-def new(path, bare=False):
-    """Write the skeleton to a new file.  Raises ``ValueError`` where there is one already."""
+def new(path, bare=False, force=False):
+    """Write the skeleton to a new file, or with ``force`` instead of a file."""
     path = Path(path)
     if path.suffix != ".py":
         raise ValueError(f"{path}: expected the name of a Python file, such as mine.py")
-    if os.path.lexists(path):
-        raise ValueError(f"{path} is there already, and is left as it is: choose another name")
-    save_text(path, skeleton(bare))
+    outputs.write_text(path, skeleton(bare), force)
 
 
 def new_test(path):
@@ -301,13 +299,13 @@ def results(path, seed=None):
     return [examine(functions, name, seed) for name in FUNCTIONS]
 
 
-def check(path, say=print):
+def check(path):
     """Check a reader's file in this process and print its table; return how many functions are
     wrong."""
-    return print_results(results(path), FUNCTIONS, say)
+    return print_results(results(path), FUNCTIONS)
 
 
-def print_results(checked, lessons, say=print):
+def print_results(checked, lessons):
     """Print which functions are done or wrong, a line for each lesson with those not written, and
     the next function; ``lessons`` is {name: lesson}.  Returns how many functions are wrong."""
     for lesson in sorted({*lessons.values()}):
@@ -315,15 +313,15 @@ def print_results(checked, lessons, say=print):
         for r in rows:
             if r.status != NOT_WRITTEN:
                 verdict = "done" if r.status == PASSED else f"wrong. {r.hint}"
-                say(f"lesson {lesson:2}  {r.mark} {r.name}: {verdict}")
+                print(f"lesson {lesson:2}  {r.mark} {r.name}: {verdict}")
         if missing := [r for r in rows if r.status == NOT_WRITTEN]:
-            say(f"lesson {lesson:2}  {missing[0].mark} not written: "
-                f"{', '.join(r.name for r in missing)}")
+            print(f"lesson {lesson:2}  {missing[0].mark} not written: "
+                  f"{', '.join(r.name for r in missing)}")
     mistakes = [r for r in checked if r.status == WRONG]
     last = max((i for i, r in enumerate(checked) if r.status != NOT_WRITTEN), default=-1)
     unwritten = [r for r in checked[last + 1:] + checked if r.status == NOT_WRITTEN]
     name = next((r.name for r in mistakes + unwritten), "")    # one left out comes at the end
     n_done = sum(r.status == PASSED for r in checked)
-    say(f"{n_done} of {len(checked)} done, {len(mistakes)} wrong. " + (
+    print(f"{n_done} of {len(checked)} done, {len(mistakes)} wrong. " + (
         f"Next: {name}, lesson {lessons[name]}." if name else "All of it is yours."))
     return len(mistakes)

@@ -202,7 +202,7 @@ def read_book(path):
     if these exist; a first paragraph such as ``Produced by ...`` goes with the header.  Lines end
     with ``\\n``; typographic quotes, dashes and dots become ASCII.  A file is read as UTF-16 or
     UTF-32 if its first bytes say so, else as UTF-8 or, where it is not that, as Windows-1252.  It
-    must be a regular file of text and of at most 1 GiB.
+    must be a file of text and of at most 1 GiB.
     """
     text = read_text(path, fallback="cp1252")
     if start := START.search(text):

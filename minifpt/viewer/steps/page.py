@@ -27,7 +27,6 @@ from ...tracing import trace
 from ...trunks import TrunkSpec, config_for
 from .. import encoded, fill, read, stored_array, to_json
 from . import differences as compared
-from . import still
 from .frames import MIN_TOKENS, TOKENS, Frames, Store, StoreFull, axes_of_weight
 
 MAX_PARAMETERS = 20_000_000
@@ -43,7 +42,6 @@ TIGHTER = ((4, 32, 400), (4, 32, 24), (2, 32, 24), (1, 32, 24), (1, 16, 24),
 ROOM = 1_250_000                                          # bytes, a third more as text
 PAGE = ("steps/page.html", "steps/page.css", "common.js", "steps/page.js", "steps/ribbon.js",
         "steps/frames.js", "steps/after.js", "steps/ends.js")
-KIND = "steps"                                            # of the page
 
 
 class Steps:
@@ -63,17 +61,10 @@ class Steps:
                            "LIST": f"<ol>{''.join(rows)}</ol>", "DATA": to_json(self.data),
                            "SCRIPT": "\n".join(map(read, scripts))})
 
-    def save(self, path):
-        """Write the HTML file, in one rename; return its size in bytes."""
-        return outputs.write_text(path, KIND, self.html())
-
-    def still(self, path):
-        """Write a filmstrip of the frames as a picture, ``.png``."""
-        still.still(self.data, path)
-
-    def figure(self):
-        """Return the filmstrip as a Matplotlib figure, with one operation of each kind."""
-        return still.draw(self.data)
+    def save(self, path, force=False):
+        """Write the HTML file, in one rename; return its size in bytes.  Raises ``ValueError``
+        where there is a file, unless ``force`` replaces it."""
+        return outputs.write_text(path, self.html(), force)
 
     def _repr_html_(self):
         return (f'<iframe srcdoc="{html.escape(self.html())}" width="100%" height="820" '
