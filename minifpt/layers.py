@@ -445,8 +445,8 @@ class Attention(Layer):
             q, k = self.turn(q, k, past.n if past else 0, cache)
         if past is not None:
             k, v = past.extend(k, v)
-        scores, cache["bias"] = self.bias.forward(x.shape[1]) if self.bias else (None, None)
-        y, cache["heads"] = ops().attention(q, k, v, p, rng, self.causal, scores)
+        bias, cache["bias"] = self.bias.forward(x.shape[1]) if self.bias else (None, None)
+        y, cache["heads"] = ops().attention(q, k, v, p, rng, self.causal, bias)
         y = ops().merge_heads(y)
         y, cache["last"] = ops().last_tokens(y, last) if last else (y, None)
         y, cache[self.output] = getattr(self, self.output).forward(y)

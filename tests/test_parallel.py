@@ -93,7 +93,8 @@ def test_each_part_drops_other_values():
     assert not np.isclose(first, second).any()
     rng = np.random.default_rng(0)
     parallel.forward_in_parts(model, x, train=True, rng=rng)
-    third = parallel.forward_in_parts(model, x, train=True, rng=rng)[0]      # nor do two steps have the same
+    # Nor do two steps have the same masks.
+    third = parallel.forward_in_parts(model, x, train=True, rng=rng)[0]
     assert not np.isclose(third, np.concatenate([first, second])).any()
 
 
