@@ -46,7 +46,7 @@ from .tasks.base import (
     draw,
     member,
 )
-from .tracing import ONE_TRACE, trace
+from .tracing import trace
 
 INPUT = "x, the task's input"
 TEST_BATCH, TEST_TOKENS = 64, 8192                        # at most, in one forward pass
@@ -360,10 +360,10 @@ def step(model, task, optimizer, x, y, clip, rng):
     """Train one step: forward, backward, clip, Adam.  Return (loss, accuracy)."""
     for p in optimizer.parameters:
         p.grad = None
-    logits, cache = parallel.forward(model, x, train=True, rng=rng)
+    logits, cache = parallel.forward_in_parts(model, x, train=True, rng=rng)
     loss, dlogits = task.loss(logits, y)
     if math.isfinite(loss):
-        parallel.backward(model, dlogits, cache)
+        parallel.backward_in_parts(model, dlogits, cache)
         if math.isfinite(clip_grad_norm(optimizer.parameters, clip)):
             accuracy = task.accuracy(logits, y)
             check_accuracy(task, accuracy)
@@ -396,7 +396,7 @@ def evaluate(model, task, x, y, progress=False, answers=None, is_stopped=None):
             if is_stopped is not None and is_stopped():
                 raise KeyboardInterrupt
             xi, yi = x[i:i + n], y[i:i + n]
-            logits, _ = parallel.forward(model, xi)
+            logits, _ = parallel.forward_in_parts(model, xi)
             if answers is not None:
                 answers.append(logits)
             loss, accuracy = task.loss(logits, yi)[0], task.accuracy(logits, yi)
@@ -417,8 +417,6 @@ def first_nonfinite(model, x):
     for name, p in model.named_parameters():
         if not np.isfinite(p.data).all():
             return name
-    if ONE_TRACE.locked():                                # only one trace can be open
-        return "a layer that the open trace shows"
     with np.errstate(all="ignore"), model.all_frozen(), trace(model) as t:
         model.forward(x)
     for name, y in t.outputs.items():

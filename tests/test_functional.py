@@ -17,6 +17,7 @@ from numpy import ones
 from minifpt import functional as F
 from minifpt import tracing
 from minifpt.gradients import examples, gradcheck
+from minifpt.guards import shapes
 
 NAN, INF = math.nan, math.inf
 LEAD = hnp.array_shapes(min_dims=0, max_dims=3, max_side=4)
@@ -345,6 +346,29 @@ def test_dropout_keeps_its_share_at_the_exact_scale(p, dtype):
     np.testing.assert_array_equal(y, np.where(mask > 0, x * scale, 0))
     for axis, n in ((None, x.size), (0, 300), (1, 400)):  # five deviations of a binomial share
         assert np.abs((y == 0).mean(axis) - p).max() < 5 * math.sqrt(p * (1 - p) / n)
+
+
+@pytest.mark.parametrize("text", [
+    "x (..., C) w (C,) -> y (..., C)", "x (..., C), w (C,)", "x (..., C), w (C,) - > y (..., C)",
+    "x (..., C), w (C, -> y (..., C)", "x ..., C), w (C,) -> y (..., C)", "x (..., C), w (C,) -> y",
+    "x (..., C), w (C,) -> y (..., C", "x (C, ...), w (C,) -> y (..., C)",
+    "x (..., C), w C -> y (..., C)", "x (..., C), v (C,) -> y (..., C)",
+    "x (...) integer in 0 ... V-1, w (V, C) -> y (..., C)", ""])
+def test_a_misspelt_declaration_of_shapes_is_an_error_at_once(text):
+    def op(x, w):
+        raise AssertionError("it ran")
+    with refused("shapes of op: "):
+        shapes(text)(op)
+    assert shapes("x (..., C), w (C,) -> y (..., C)")(op).__wrapped__ is op
+
+
+def test_a_backward_pass_may_declare_the_fields_of_its_cache_alone():
+    names = vars(F) | {"__name__": "mine"}
+    exec("def op(x, w): return x * w, MultiplyCache(x, w)\n"
+         "def op_backward(dy, cache): return dy", names)
+    with refused("shapes of op_backward: 'x' is no argument .* one of dy, gate, up"):
+        shapes("dy (...), x (...) -> dx (...)")(names["op_backward"])
+    assert shapes("dy (...), up (...) -> dx (...)")(names["op_backward"])
 
 
 def test_dropout_at_zero_draws_nothing():

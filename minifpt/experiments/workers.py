@@ -14,6 +14,7 @@ import uuid
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed, wait
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
+from operator import setitem
 from pathlib import Path
 from types import ModuleType
 
@@ -22,7 +23,6 @@ from tqdm import tqdm
 from ..files import signals_handled, signals_wait
 from ..files.runs import without_empty
 from ..machine import one_core
-from ..tracing import swapped
 
 # For child processes: one BLAS thread each, and no import from the working folder.
 ENVIRONMENT = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONSAFEPATH"
@@ -139,11 +139,15 @@ class ProcessPool(ProcessPoolExecutor):
 
     def submit(self, *args):
         """Return the future of a call.  Here new processes start, with these settings."""
+        settings = [(os.environ, name, "1") for name in ENVIRONMENT]
+        settings.append((sys.modules, "__main__", ModuleType("__main__")))    # the user's would run
         with ExitStack() as undo:
-            for name in ENVIRONMENT:
-                undo.enter_context(swapped(os.environ, name, "1"))
-            script = ModuleType("__main__")               # the user's would run again
-            undo.enter_context(swapped(sys.modules, "__main__", script))
+            for table, key, value in settings:
+                if key in table:
+                    undo.callback(setitem, table, key, table[key])
+                else:
+                    undo.callback(table.pop, key)
+                table[key] = value
             return super().submit(*args)
 
 
