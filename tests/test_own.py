@@ -199,7 +199,7 @@ VERDICTS = [
         "attention_backward", "ds.sum(axis=0) if has_bias else None", result)},
        {"attention_backward": part}) for result, part in [
         ("ds[0] if has_bias else None", "dbias is"), ("None", "Return 4 gradients: dq, dk, dv, dbias."),
-        ("ds.sum(axis=0), 0", "Return dq, dk, dv and dbias, which is None where there is no")]),
+        ("ds.sum(axis=0), 0", "Return dq, dk, dv and dbias, which is None where there")]),
     *(({"attention": body("attention"), "attention_backward": changed(
         "attention_backward", f"sum_heads({name}, G)", f"{name}[:, :G]")},
        {"attention_backward": f"{name} is wrong"}) for name in ("dk", "dv")),
