@@ -518,11 +518,11 @@ def test_a_page_is_opened_and_one_that_is_written_over_is_named(line, page, fold
 @pytest.mark.parametrize("line", [TRAIN, "pretrain bits --steps 2 ", COMPARE])
 def test_a_batch_too_large_for_memory_leaves_no_folder(line, fails, monkeypatch):
     """Not even the folders above the run's own stay."""
-    def batch(self, rng, size, split="train", batch=tasks.Choices.batch):
+    def batch(self, rng, size, split="train", batch=tasks.Classification.batch):
         if size == 12345:
             raise MemoryError("Unable to allocate\n8 EiB")
         return batch(self, rng, size, split)
-    monkeypatch.setattr(tasks.Choices, "batch", batch)
+    monkeypatch.setattr(tasks.Classification, "batch", batch)
     fails(line + "--batch-size 12345", "minifpt: not enough memory: Unable to allocate 8 EiB\n")
 
 

@@ -229,21 +229,21 @@ def test_parameters_gradients_and_moments_keep_the_model_s_dtype(tmp_path, dtype
 
 
 SETTINGS = {"steps": None, "batch_size": 1, "lr": None, "seed": 0, "schedule": None, "warmup": None,
-            "weight_decay": 0, "clip": 1, "eval_every": 1, "test_examples": 1, "last_test": None,
-            "until": None}
+            "weight_decay": 0, "clip": 1, "eval_every": 1, "test_examples": 1, "final_test_examples": None, "target_accuracy": None}
 
 
 def test_learning_rates_follow_warm_up_and_schedule():
     def rates(schedule, warmup):
-        settings = {"lr": 0.5, "steps": 6, "schedule": schedule, "warmup": warmup}
-        return [training.learning_rate(settings, step) for step in range(6)]
+        settings = training.Settings(lr=0.5, steps=6, batch_size=1, schedule=schedule,
+                                     warmup=warmup)
+        return [settings.lr * settings.factor(step) for step in range(6)]
     assert rates("constant", 0) == [0.5] * 6
     np.testing.assert_allclose(rates("constant", 4), [0.125, 0.25, 0.375, 0.5, 0.5, 0.5])
     np.testing.assert_allclose(rates("cosine", 2), [0.5 * optim.cosine(i, 6, 2) for i in range(6)])
     for steps, given, warmup in (100, None, 10), (101, None, 100), (30, 50, 50):
         changes = {"steps": steps, "warmup": given}
-        settings = training.run_settings(BitMemory(), **SETTINGS | changes)
-        assert settings["warmup"] == warmup               # a short run takes a tenth of its steps
+        settings = training.Settings.for_task(BitMemory(), **SETTINGS | changes)
+        assert settings.warmup == warmup               # a short run takes a tenth of its steps
     gentle, harsh = (data(go(lr=0.1, steps=1, warmup=warmup)[0]) for warmup in (9, 0))
     assert np.abs(gentle["output.bias"] - harsh["output.bias"]).max() > 0.05      # it is used
 
@@ -261,7 +261,7 @@ def test_learning_rates_follow_warm_up_and_schedule():
         ("weight_decay", np.nan))],
     ({"seed": -1}, "train: seed must be a whole number, at least 0, got -1"),
     ({"steps": np.nan}, "train: steps must be"), ({"warmup": 1.5}, "train: warmup must be"),
-    ({"until": 99.5}, "train: until is 99.5, expected .* at most 1"),
+    ({"target_accuracy": 99.5}, "train: target_accuracy is 99.5, expected .* at most 1"),
     ({"warmup": -1}, "train: warmup must be"), ({"schedule": "linear"}, "schedule is 'linear'")])
 def test_bad_arguments_write_nothing(tmp_path, options, message):
     with refused(message):
@@ -324,10 +324,10 @@ def test_resume_may_ask_for_more_steps(tmp_path):
 def test_a_solved_run_is_a_finished_one_and_more_steps_give_the_same_bits(tmp_path):
     """Each accuracy is at least 0.01, so three tests are enough."""
     whole, history = go(tmp_path / "a")
-    solved, short = go(tmp_path / "b", until=0.01)
+    solved, short = go(tmp_path / "b", target_accuracy=0.01)
     assert rows(short) == rows(history)[:3] and short[-1]["step"] == 15
     assert sorted(contents(tmp_path / "b")) == FILES
-    again, same = go(tmp_path / "b", until=0.01, resume=True)
+    again, same = go(tmp_path / "b", target_accuracy=0.01, resume=True)
     assert same == short
     np.testing.assert_equal(data(again), data(solved))
     longer, more = go(tmp_path / "b", resume=True)
@@ -338,15 +338,15 @@ def test_a_solved_run_is_a_finished_one_and_more_steps_give_the_same_bits(tmp_pa
 def test_seconds_are_counted_on_after_a_resume(tmp_path, monkeypatch):
     clock = iter(range(10**6, 10**7))                     # a second each time it is read
     monkeypatch.setattr(training.time, "perf_counter", lambda: next(clock))
-    _, before = go(tmp_path, until=0.01)
+    _, before = go(tmp_path, target_accuracy=0.01)
     _, after = go(tmp_path, resume=True)
     assert 0 < before[-1]["seconds"] < after[-1]["seconds"] < 1000
 
 
-@pytest.mark.parametrize("options, last", [({}, 15), ({"steps": 24}, 24), ({"until": 1.0}, 24)])
+@pytest.mark.parametrize("options, last", [({}, 15), ({"steps": 24}, 24), ({"target_accuracy": 1.0}, 24)])
 def test_a_task_s_own_accuracy_ends_a_run_whose_steps_are_not_given(monkeypatch, options, last):
     monkeypatch.setattr(BitXOR, "defaults", BitXOR.defaults | {"steps": 24, "lr": 1e-5})
-    monkeypatch.setattr(BitXOR, "until", 0.01)
+    monkeypatch.setattr(BitXOR, "target_accuracy", 0.01)
     assert go(**{"steps": None} | options)[1][-1]["step"] == last
 
 
@@ -716,13 +716,13 @@ def test_the_last_test_may_take_some_examples_and_shows_a_bar(tmp_path, monkeypa
         {"delay": 0} if kw.get("desc") == "test" else {})))
     task, sizes = Small(n=2), []
     task.accuracy = lambda logits, y: sizes.append(len(y)) or 0.5
-    minifpt.train(build(task), task, steps=1, last_test=30, out=tmp_path / "run")
+    minifpt.train(build(task), task, steps=1, final_test_examples=30, out=tmp_path / "run")
     assert sizes[-3:] == [4, 30, 4] or 30 in sizes and 64 not in sizes
     assert "test: " in capsys.readouterr().err
     assert cli.main(["train", "bit-xor", "--model", "random:1x2x8", "--steps", 2,
                      "--test-examples", 30, "--out", tmp_path / "cli"]) == 0
     settings = json.loads((tmp_path / "cli/config.json").read_text())
-    assert settings["test_examples"] == settings["last_test"] == 30
+    assert settings["test_examples"] == settings["final_test_examples"] == 30
 
 
 # ----------------------------------------------------------------------------- threads
