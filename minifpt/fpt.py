@@ -132,12 +132,12 @@ class FPT(Layer):
             task.input_dim, task.output_dim, task.output_tokens, seed,
             checks.whole("FPT", "tokens", getattr(task, "tokens", 0), 0),
             TrunkSpec.parse(trunk).text if is_name else None, str(FreezeMask.parse(freeze)),
-            default if dropout is None else dropout, adapt, start), None if is_name else trunk)
+            default if dropout is None else dropout, adapt, start), trunk)
 
     @classmethod
     def from_recipe(cls, recipe, trunk=None):
         """Return the FPT of a :class:`Recipe`; ``trunk`` is the trunk of one that names none."""
-        if trunk is None:
+        if recipe.trunk is not None:
             trunk = trunks.get(recipe.trunk, recipe.seed, recipe.dropout)
         model = cls(trunk, recipe.input_dim, recipe.output_dim, recipe.output_tokens, recipe.seed)
         if recipe.start is not None:

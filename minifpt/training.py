@@ -88,7 +88,8 @@ class Settings:
     @classmethod
     def from_config(cls, config):
         """Return the settings in a run's ``config.json``."""
-        return cls(**{field.name: config[field.name] for field in fields(cls)})
+        return cls(**{field.name: config[field.name] for field in fields(cls)
+                      if field.name in config})
 
     def as_json(self):
         """Return the settings for ``config.json``."""

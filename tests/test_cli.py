@@ -187,9 +187,10 @@ def test_train_makes_a_new_folder_each_time_with_the_options_of_the_command_line
         assert status_of(TRAIN + "--n 2 --clip 0.5 --warmup 2 --eval-every 2") == 0
     assert names("runs/bit-xor-2") == ["checkpoint.npz", "config.json", "curves.png", "metrics.csv"]
     config = config_of("runs/bit-xor-2")
-    expected = {"task": "bit-xor", "options": {"n": 2}, "model": "random", "freeze": "attn,mlp",
-                "steps": 3, "batch_size": 2, "lr": 3e-3, "seed": 0, "dropout": 0.0, "clip": 0.5,
-                "warmup": 2, "eval_every": 2}
+    recipe = {"trunk": "random", "freeze": "attn,mlp", "dropout": 0.0}
+    expected = {"task": "bit-xor", "options": {"n": 2}, "steps": 3, "batch_size": 2, "lr": 3e-3,
+                "seed": 0, "clip": 0.5, "warmup": 2, "eval_every": 2, "recipe": recipe}
+    config["recipe"] = {key: config["recipe"][key] for key in recipe}
     assert {key: config[key] for key in expected} == expected
 
 

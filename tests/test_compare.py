@@ -459,8 +459,8 @@ def test_all_rates_are_run_with_all_seeds_masks_and_adapters(tiny, tmp_path, cap
         assert f"\n{arm} " in text
     assert not (tmp_path / "out" / "choice").exists() and "edge" not in text
     configs = [json.loads(path.read_text()) for path in tmp_path.rglob("config.json")]
-    assert sorted((c["model"], str(c["adapt"]), c["freeze"], c["lr"], c["seed"])
-                  for c in configs) == sorted(itertools.product(
+    assert sorted((r["trunk"], str(r["adapt"]), r["freeze"], c["lr"], c["seed"])
+                  for c in configs for r in [c["recipe"]]) == sorted(itertools.product(
         ("random", "random:1x1x4"), ("None", "lora:rank=1"), ("attn,mlp", "only:ln"),
         (1e-3, 1e-2), (0, 1)))
 

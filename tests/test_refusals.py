@@ -82,9 +82,9 @@ def changes_no_model(match, run):
 
 @pytest.mark.parametrize("change", [
     lambda s: s["rng"].pop("state"), lambda s: s["rng"].update(bit_generator="MT19937"),
-    lambda s: s.update(step=3, t=3), lambda s: s.update(t=1), lambda s: s["sums"].append(0.0),
+    lambda s: s.update(step=3, t=3), lambda s: s.update(t=1), lambda s: s["since_test"].append(0.0),
     lambda s: s["history"].clear(), lambda s: s["history"][0].pop("test_loss"),
-    lambda s: s["history"][0].update(step=True), lambda s: s.update(sums=[float("inf")] * 3)])
+    lambda s: s["history"][0].update(step=True), lambda s: s.update(since_test=[float("inf")] * 3)])
 def test_an_inconsistent_checkpoint_is_refused_and_changes_no_model(run, change):
     with np.load(run / "checkpoint.npz") as file:
         arrays = dict(file)
@@ -140,7 +140,7 @@ def test_damaged_metrics_are_refused(tmp_path, text):
     refuses("metrics.csv: not the history of a run, or damaged", minifpt.History.load, path)
 
 
-MODEL = {"input_dim": 1, "output_dim": 2, "output_tokens": 2, "seed": 0, "model": "random:1x2x8"}
+MODEL = {"input_dim": 1, "output_dim": 2, "output_tokens": 2, "seed": 0, "trunk": "random:1x2x8"}
 
 
 @pytest.mark.parametrize("change, match", [
@@ -148,11 +148,11 @@ MODEL = {"input_dim": 1, "output_dim": 2, "output_tokens": 2, "seed": 0, "model"
     ({"source": "x" * 99 + ".py:a"}, "run: its task cannot be made again: .*; its paths are"),
     ({"options": {"x" * 999: 3}}, "run: its task cannot be made again"),
     ({"task": "x" * 999}, "run: its task was 'xxx.*, bit-xor now makes 'bit-xor'"),
-    ({"built": MODEL | {"model": "random:0x0x0"}}, "run: its model cannot be made again: "),
+    ({"recipe": MODEL | {"trunk": "random:0x0x0"}}, "run: its model cannot be made again: "),
     ({"task": ["x" * 500]}, r"config.json: has \['xxx.{1,60} for 'task': it is damaged")])
 def test_settings_of_another_type_are_refused(run, change, match):
     settings = json.loads((run / "config.json").read_text()) | {
-        "source": "bit-xor", "built": MODEL}
+        "source": "bit-xor", "recipe": MODEL}
     (run / "config.json").write_text(json.dumps(settings | change))
     refuses(match, run_folders.read_run, run, kind=(ValueError, FileNotFoundError))
 
@@ -224,7 +224,7 @@ BAD = [                                                   # (call, message)
     (lambda: layers.Linear(2, 2, group="extra").freeze(FreezeMask.fpt()), "its group is 'extra'"),
     *each(lambda model: minifpt.train(model, xor(), **QUICK), [None, "minigpt-language", xor()],
           "train: the model is .*, expected a minifpt.FPT"),
-    *each(lambda task: minifpt.train(fpt(), task, **QUICK), ["bit-xor", None, fpt()],
+    *each(lambda task: minifpt.train(fpt(), task, **QUICK), [None, fpt()],
           "train: .* is not a task"),
     (lambda: train(task=tasks.BitXOR), "train: .*is a class, expected an object"),
     *each(lambda stop: train(stop=stop), ["x", 1], "stop is .*expected an object with is_set"),

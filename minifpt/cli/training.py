@@ -9,8 +9,8 @@ import numpy as np
 
 from .. import machine, tasks
 from ..exercises import own
-from ..experiments import runs
 from ..experiments import plan as planning
+from ..experiments import runs
 from ..files import read_json
 from ..gradients import gradcheck
 from ..training import train as training

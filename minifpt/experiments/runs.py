@@ -136,9 +136,10 @@ def at_start(folder, config, trunk=None):
                          "from checkpoint.npz, by name")
     with refuse_damage(f"{folder}: its recipe cannot be read"):
         recipe = Recipe(**config["recipe"])
-    if isinstance(trunk, (str, os.PathLike)):
-        recipe, trunk = replace(recipe, trunk=str(trunk), dropout=0.0), None
-    if trunk is None and recipe.trunk is None:
+    if trunk is not None:
+        is_name = isinstance(trunk, (str, os.PathLike))
+        recipe = replace(recipe, trunk=str(trunk) if is_name else None, dropout=0.0)
+    elif recipe.trunk is None:
         raise ValueError(f"{folder}: its trunk was built in code: pass it, too, "
                          "minifpt.load(folder, trunk)")
     model = remake(folder, "its model", lambda: FPT.from_recipe(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..tasks import base, optional
+from ..tasks.base import fingerprint, optional
 
 VALIDATION_EXAMPLES = 2000                                # used to choose a learning rate
 
@@ -25,7 +25,7 @@ class Validation:
 
     def fingerprint(self):
         """Return the fingerprint of the task's data."""
-        return base.fingerprint(self.task)
+        return fingerprint(self.task)
 
     def batch(self, rng, size, split):
         """Return a batch of the task, with validation examples for the split ``test``."""

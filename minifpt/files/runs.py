@@ -143,7 +143,8 @@ def trained(model):
 def check_state(state, steps):
     """Raise ``ValueError`` for numbers in a checkpoint that no run of ``steps`` steps writes."""
     rows, step = state["history"], state["step"]
-    numbers = [step, state["seconds"], state["lr"], *state["since_test"], *(x for row in rows for x in row.values())]
+    numbers = [step, state["seconds"], state["lr"], *state["since_test"],
+               *(x for row in rows for x in row.values())]
     if not (all(type(x) in (int, float) and not abs(x) > sys.float_info.max for x in numbers)
             and 0 <= step <= steps and state["t"] == step and len(state["since_test"]) == 3
             and all({*row} == {*COLUMNS} and row["step"] <= step for row in rows)
