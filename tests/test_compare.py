@@ -39,7 +39,7 @@ def tiny(monkeypatch):
 @pytest.fixture
 def runs(monkeypatch):
     """The (task, seed, steps) of each run that made any steps."""
-    calls, steps, train, step = [], [], compare.train, training.step
+    calls, steps, train, step = [], [], training.train, training.step
 
     def stepping(*args, **kw):
         steps.append(1)
@@ -51,7 +51,7 @@ def runs(monkeypatch):
             return train(model, task, **kw)
         finally:
             calls.extend([(task.name, kw["seed"], len(steps))] if steps else [])
-    monkeypatch.setattr(compare, "train", recorded)
+    monkeypatch.setattr("minifpt.experiments.runs.train", recorded)
     monkeypatch.setattr(training, "step", stepping)
     return calls
 

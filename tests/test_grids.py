@@ -318,20 +318,10 @@ def test_impossible_jobs_and_clusters_are_refused(line, message, tmp_path, monke
 LONG = 900                                                # steps: some seconds
 
 
-POOL = """
-import sys
-from concurrent.futures import ProcessPoolExecutor
-from minifpt import cli
-from minifpt.experiments import compare
-compare.Pool = ProcessPoolExecutor                 # an executor of the user's own
-cli.main(sys.argv[1:])
-"""
-
-
-def start(out, *more, steps=LONG, seeds=3, python=("-m", "minifpt")):
+def start(out, *more, steps=LONG, seeds=3):
     """``minifpt compare`` in a process, and a session, of its own."""
     return subprocess.Popen(
-        [sys.executable, *python, "compare", "bit-xor", "--models", MODEL, "--steps",
+        [sys.executable, "-m", "minifpt", "compare", "bit-xor", "--models", MODEL, "--steps",
          str(steps), "--seeds", str(seeds), "--batch-size", "2", "--out", str(out), *more],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         preexec_fn=heed_ctrl_c)
@@ -407,17 +397,15 @@ def test_ctrl_c_stops_all_processes(serial, tmp_path, kill):
 
 @pytest.mark.slow
 @needs_sessions
-@pytest.mark.parametrize("python", [("-m", "minifpt"), ("-c", POOL)], ids=["jobs", "executor"])
-def test_no_process_outlives_a_command_that_is_killed(serial, tmp_path, python):
-    """Nor do those of an executor of the user's own."""
+def test_no_process_outlives_a_command_that_is_killed(serial, tmp_path):
     out = tmp_path / "g"
-    command = start(out, "--jobs", "2", python=python)
+    command = start(out, "--jobs", "2")
     until(lambda: begun(out) == 2)
     command.kill()
     command.communicate()
     until(lambda: not session(command.pid))
-    assert len(folders(out)) == 2                         # both with a checkpoint
-    goes_on(out, serial)
+    grid(out, seeds=range(3), options={"steps": LONG, "batch_size": 2})
+    same_grids(out, serial)
 
 
 # ------------------------------------------------------------------------------ Dask
