@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 import minifpt
-from minifpt.gradients import _functions
+from minifpt.gradients.check import _functions
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))

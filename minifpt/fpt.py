@@ -30,11 +30,10 @@ class InputLayer(Linear):
     def forward(self, x):
         """x (B, T, n_in), or ids (B, T) in 0 ... n_in-1 -> y (B, T, n_out)."""
         if not np.issubdtype(x.dtype, np.integer):
-            need = False, self.weight.trainable, self.bias.trainable       # nobody reads dx
-            return ops.linear(x, self.weight.data, self.bias.data, need)
+            return self.map(x, need_dx=False)             # nobody reads dx
         cache = {}
         y, cache["embedding"] = ops.embedding(x, self.weight.data)
-        y, cache["bias"] = ops.bias(y, self.bias.data, (True, self.bias.trainable))
+        y, cache["bias"] = ops.bias(y, self.bias.data)
         return y, cache
 
     def backward(self, dy, cache):

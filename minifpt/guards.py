@@ -4,8 +4,8 @@
 
     @shapes("x (..., I), w (I, O), b (O,) -> y (..., O)")
 
-``...`` stands for any leading axes, and a letter has one value in a call.  ``3HD`` is a product; H
-is the argument ``n_head``, and n the argument of that name.  All arrays hold floating-point
+``...`` stands for any leading axes, and a letter has one value in a call.  ``2E`` is a product, and
+n the argument of that name.  All arrays hold floating-point
 numbers, except ``integers in 0 ... V-1``.  The names of a backward pass are its arguments and the
 fields of its cache; a field that is ``None`` is left out.  An argument with a default must be of
 the default's kind.
@@ -129,8 +129,6 @@ def check(name, arrays, arguments):
     values, sizes = fields | arguments, {}
     if "n" in values:
         sizes["n"] = values["n"]
-    if "n_head" in arguments:
-        sizes["H"] = whole(op, "n_head", arguments["n_head"])
     for array in arrays:
         if array.name in arguments:
             check_numbers("the gradient" if is_back else op, array, arguments[array.name])
@@ -232,21 +230,19 @@ def dropout(p, rng, **_):
         raise ValueError(f"dropout: rng is {brief(rng)}, expected np.random.default_rng(seed)")
 
 
-def attention(qkv, n_head, bias=None, causal=True, past=None, **_):
-    """Raise ``ValueError`` for a past of another form, and for a bias that lets a token read
-    nothing, whose softmax is NaN."""
-    B, H, D = len(qkv), n_head, qkv.shape[2] // (3 * n_head)
-    if past is not None and not (isinstance(past, (tuple, list)) and len(past) == 2 and all(
-            isinstance(a, np.ndarray) and a.dtype.kind == "f" and a.shape == past[0].shape
-            and a.shape == (B, H, *a.shape[2:3], D) for a in past)):
-        raise ValueError(f"attention: past is {brief(past)}, expected keys and values, two arrays "
-                         f"of floating-point numbers ({B}, {H}, P, {D})")
+def attention(q, k, v, bias=None, causal=True, **_):
+    """Raise ``ValueError`` unless the heads of queries are a multiple of those of keys, and each
+    query reads a token: a softmax of nothing is NaN."""
+    (_, H, T, _), (_, G, S, _) = q.shape, k.shape
+    if H % G:
+        raise ValueError(f"attention: k has {G} heads, expected a divisor of the {H} of q")
+    if causal and T > S:
+        raise ValueError(f"attention: q has {T} tokens and k {S}, expected at least as many in k, "
+                         "or causal=False")
     if bias is not None:
-        if past is not None:
-            raise ValueError("attention: it has a past and a bias, expected at most one")
-        can_read = bias > -np.inf                         # (H, T, T)
+        can_read = bias > -np.inf                         # (H, T, S)
         if causal:
-            can_read &= np.tri(bias.shape[1], dtype=bool)
+            can_read &= np.tri(T, S, S - T, dtype=bool)
         if not can_read.any(axis=-1).all():
             head, token = np.argwhere(~can_read.any(axis=-1))[0]
             raise ValueError(f"attention: the bias lets token {token} of head {head} read no "
@@ -264,18 +260,10 @@ def last_tokens(x, n):
     whole("last_tokens", "n", n, x.shape[1])
 
 
-def grouped_heads(q, k, n_head, **_):
-    """Raise ``ValueError`` unless the number of heads is a multiple of that of the keys."""
-    n_keys = k.shape[2] // (q.shape[2] // n_head)
-    if not n_keys or n_head % n_keys:
-        raise ValueError(f"grouped_heads: k has {n_keys} heads, expected a divisor of {n_head}")
-
-
 def cross_entropy(targets, **_):
     """Raise ``ValueError`` without targets: the mean of nothing is NaN."""
     if not targets.size:
         raise ValueError("cross_entropy: targets has no entry, expected at least one")
 
 
-LIMITS = {f.__name__: f for f in (positions, dropout, attention, rope, last_tokens,
-                                  grouped_heads, cross_entropy)}
+LIMITS = {f.__name__: f for f in (positions, dropout, attention, rope, last_tokens, cross_entropy)}

@@ -2,15 +2,16 @@
 one line: file, line and method."""
 
 import ast
+import builtins
 import importlib.util
 import os
 import re
 import sys
 import traceback
+import types
 import zlib
 from contextlib import contextmanager, suppress
-from functools import cache
-from modulefinder import ModuleFinder
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder, SourceFileLoader
 from pathlib import Path
 
 from .spelling import suggestion
@@ -18,6 +19,8 @@ from .spelling import suggestion
 USERS_OWN = re.compile(r"(?s)(.+\.py):([A-Za-z_]\w*)")
 # A user's files run as modules with these prefixes: FILE.py:NAME, and --functional FILE.
 MODULES = "minifpt_user_", "minifpt_own"
+LOADED = {}                                               # {a module's file: its code that ran}
+RAN = {}                      # {name of the module of a file: {it and its imports: their code}}
 
 
 class UsersError(ValueError):
@@ -78,70 +81,127 @@ def users_code():
         raise UsersError(f"{where}: {message(e)}") from e
 
 
+class Loader(SourceFileLoader):
+    """Runs a file of the user's own, as it is now: no ``*.pyc`` is read or left behind."""
+
+    def get_code(self, fullname):
+        LOADED[self.path] = self.get_data(self.path)
+        try:
+            return compile(LOADED[self.path], self.path, "exec", dont_inherit=True)
+        except (ValueError, SyntaxError, RecursionError, MemoryError) as e:
+            line = f", line {e.lineno}" if getattr(e, "lineno", None) else ""
+            raise UsersError(f"{shown(self.path)}{line}: {message(e)}") from e
+
+    def exec_module(self, module):
+        package = module.__name__.partition(".")[0]
+        folder, = getattr(sys.modules.get(package), "__path__", [os.path.dirname(self.path)])
+        module.__builtins__ = builtins_for(folder)
+        super().exec_module(module)
+
+
+class Finder:
+    """Finds the modules of users' folders.  Each folder is a package of its own, since two folders
+    may have modules of one name."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        spec = PathFinder.find_spec(name, path) if name.startswith(MODULES) else None
+        if spec and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = Loader(name, spec.origin)
+        return spec
+
+
+sys.meta_path.insert(0, Finder)
+
+
+def package_of(folder):
+    """Return the name of the package that a user's folder is."""
+    return f"{MODULES[0]}{zlib.crc32(os.fsencode(folder)):08x}"
+
+
+def builtins_for(folder):
+    """Return Python's builtins with an ``import`` that finds the modules of a folder first, as
+    ``python FILE.py`` does."""
+    package = types.ModuleType(package_of(folder))
+    package.__path__ = [folder]
+    sys.modules.setdefault(package.__name__, package)
+
+    def find(name, globals=None, locals=None, fromlist=(), level=0):
+        top = name.partition(".")[0]
+        if level or not is_in(folder, top):
+            return __import__(name, globals, locals, fromlist, level)
+        module = __import__(f"{package.__name__}.{name}", globals, locals, fromlist)
+        return module if fromlist else getattr(module, top)
+    return vars(builtins) | {"__import__": find}
+
+
+def is_in(folder, name):
+    """Return whether ``import name`` in a file of this folder means a module of the folder, and
+    not minifpt, a part of Python's program, or what the user's program imported from there."""
+    if name == "minifpt" or BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name):
+        return False
+    spec, loaded = PathFinder.find_spec(name, [folder]), sys.modules.get(name)
+    if spec is None or spec.origin is not None:
+        return spec is not None and spec.origin != getattr(loaded, "__file__", None)
+    other = importlib.util.find_spec(name)                # a folder without __init__.py comes last
+    return other is None or other.origin is None
+
+
 def load_object(text):
     """Return the class or function ``FILE.py:NAME``; a file that has changed is run again, as is
     one that imports a changed module from its folder."""
-    match, imports = USERS_OWN.fullmatch(text), ()
-    path, name = Path(match[1]), match[2]
-    with suppress(SyntaxError, ValueError, RecursionError):           # run_file tells it better
-        imports = tuple((file.resolve(), file.read_bytes()) for file in with_imports(match)[1:])
-    module = run_file(path.resolve(), Path(path).read_bytes(), imports)
+    path, name = USERS_OWN.fullmatch(text).groups()
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{text}: there is no file {path}")
+    module = run_file(Path(path).resolve())
     if not callable(getattr(module, name, None)):
         names = [key for key, value in vars(module).items() if callable(value)]
         raise ValueError(f"{path}: it has no function or class '{name}'{suggestion(name, names)}")
     return getattr(module, name)
 
 
-@cache
-def run_file(path, code, imports=()):
-    """Return a Python file as a module; it may import modules beside it.
-
-    imports   (path, code) of each of them; where the file runs again, so do they."""
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
-    spec = importlib.util.spec_from_file_location(f"minifpt_user_{path.stem}", path)
-    files = [str(file) for file, _ in imports if spec.name in sys.modules]
-    for name, other in [*sys.modules.items()]:
-        if getattr(other, "__file__", None) in files:
-            del sys.modules[name]
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module                       # as dataclasses and pickle expect
-    try:
-        code = compile(code, path, "exec")                # leaves no *.pyc behind
-    except (ValueError, SyntaxError, RecursionError, MemoryError) as e:
-        line = f", line {e.lineno}" if getattr(e, "lineno", None) else ""
-        raise ValueError(f"{shown(path)}{line}: {message(e)}") from e
-    with users_code():
-        exec(code, vars(module))
-    return module
+def run_file(path):
+    """Return a Python file as a module.  It runs again where it has changed, or a module of its
+    folder that it imports."""
+    code, name = forget_changed(path), f"{package_of(path.parent)}_{path.stem}"
+    if RAN.get(name) != code:
+        loader = Loader(name, str(path))
+        spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+        sys.modules[name] = importlib.util.module_from_spec(spec)     # as dataclasses expect
+        with users_code():
+            loader.exec_module(sys.modules[name])
+        RAN[name] = code
+    return sys.modules[name]
 
 
-def code_crc(*texts):
-    """Return a CRC-32 of the code, without comments and layout, of every ``FILE.py:NAME`` in names
-    of tasks and trunks, and of modules beside these files that they import; or ``None``."""
-    matches = [match for text in texts for match in own_names(text)]
-    try:
-        code = [ast.unparse(ast.parse(Path(path).read_bytes()))
-                for match in matches for path in with_imports(match)]
-    except (SyntaxError, RecursionError, ValueError) as e:
-        raise ValueError(f"{matches[0][1]}: not Python ({message(e)})") from None
-    return f"{zlib.crc32(''.join(code).encode()):08x}" if code else None
+def forget_changed(path):
+    """Return {file: its code} of a file and of the modules of its folder that it imports.  Where
+    one of these has changed, all of the folder's are forgotten, so that they run again."""
+    files, package = [path], package_of(path.parent)
+    with suppress(SyntaxError, ValueError, RecursionError):           # Loader tells it better
+        files += imports_of(path)
+    importlib.invalidate_caches()                         # of what the folders hold
+    code = {str(file): file.read_bytes() for file in files}
+    if any(LOADED.setdefault(file, text) != text for file, text in [*code.items()][1:]):
+        for name, module in [*sys.modules.items()]:
+            if name.startswith(f"{package}.") or getattr(module, "__file__", None) in [*code][1:]:
+                del sys.modules[name]
+    return code
 
 
-def own_names(text):
-    """Return the match of every ``FILE.py:NAME`` in the name of a task or trunk."""
-    whole = USERS_OWN.fullmatch(text)
-    parts = [text] if whole and Path(whole[1]).is_file() else re.split("[+=]", text)
-    return [match for part in parts if (match := USERS_OWN.fullmatch(part))]
-
-
-def with_imports(match):
-    """Return the path of the file of a ``FILE.py:NAME``, and those of the modules that it imports
-    from its folder or from folders in it, without running them."""
-    path = Path(match[1])
-    if not path.is_file():
-        raise FileNotFoundError(f"{match[0]}: there is no file {path}")
-    finder = ModuleFinder([str(path.parent)], excludes=["minifpt"])
-    finder.run_script(str(path))
-    files = {module.__file__ for module in finder.modules.values() if module.__file__}
-    return [path, *sorted(Path(file) for file in files - {str(path)} if file.endswith(".py"))]
+def imports_of(path):
+    """Return the paths of the modules that a file imports from its folder, or from folders in it,
+    themselves or through each other, without running them."""
+    files = [path]
+    for file in files:                                    # it grows
+        nodes = ast.walk(ast.parse(file.read_bytes()))
+        for node in (n for n in nodes if isinstance(n, (ast.Import, ast.ImportFrom))):
+            level, module = getattr(node, "level", 0), getattr(node, "module", None) or ""
+            for alias in node.names:
+                place = file.parents[level - 1] if level else path.parent
+                parts = f"{module}.{alias.name}".strip(".").split(".")
+                for part in parts if level or parts[0] != "minifpt" else ():
+                    place /= part
+                    files += [file for file in (place.with_suffix(".py"), place / "__init__.py")
+                              if file.is_file() and file not in files]
+    return sorted(files[1:])

@@ -40,13 +40,12 @@ class Step:
     backward   whether this is a backward pass.
     function   the function that ran: from ``functional``, or the user's own activation.
     inside     the :class:`Step` of the operation that called this one, or ``None``.
-    inputs     {argument: value}; a backward pass has the gradient and the cache, a residual's the
-               gradient of the branch.
+    inputs     {argument: value}; a backward pass has the gradient and the cache.
     output     the result, without the cache.
     cache      the cache of a forward pass, or ``None``.
     gradients  {input: gradient} of a forward pass, for each input that is an array of
                floating-point numbers; ``None`` until its backward pass ran, or if none was
-               computed.  The gradient of a residual's x includes the branch's part.
+               computed.
     reasons    {input: why its gradient is ``None``}.
     partner    the step of the other direction, or ``None``.
     changed    whether a change replaced the output.
@@ -208,8 +207,6 @@ class Trace:
             if threading.get_ident() != self._thread:
                 return original(*args, **kwargs)
             bound = signature.bind(*args, **kwargs)
-            if isinstance(bound.arguments.get("past"), layers.KeyValues):
-                bound.arguments["past"] = earlier_tokens(**bound.arguments)
             this = Pass((self._running.place[0], op), self._running, back)
             return (self._step_back(this, function, original, bound) if back
                     else self._step(this, function, bound))
@@ -252,9 +249,6 @@ class Trace:
         if ahead.partner is None:                         # the first backward pass of this cache
             ahead.partner = step
             grads = result if isinstance(result, tuple) else (result,)
-            if step.op == "residual":                     # x and branch get dx and dy; in the last
-                grads = [g if g.shape == ahead.output.shape else g[:, -ahead.output.shape[1]:]
-                         for g in (result, step.inputs["dy"])]      # block these have all tokens
             ahead.gradients |= zip(ahead.gradients, self._copy(grads), strict=False)
             self._explain([ahead])
         return result
@@ -264,7 +258,6 @@ class Trace:
         for step in steps:
             missing = [name for name, grad in step.gradients.items() if grad is None]
             step.reasons = {name: "frozen" if id(step.inputs[name]) in self._data else
-                            "nothing below x learns" if name == "branch" else
                             "nothing below learns" for name in missing}
 
     # ------------------------------------------------------------- opened and closed
@@ -393,10 +386,3 @@ def swapped(table, key, value):
             table[key] = before
         else:
             del table[key]
-
-
-def earlier_tokens(past, qkv, n_head, **_):
-    """Return ``(k, v)`` of the earlier tokens in a ``KeyValues``, and append those of ``qkv``."""
-    pair = past.so_far()
-    past.extend(*F.split_heads(qkv, n_head)[1:])
-    return pair

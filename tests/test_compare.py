@@ -294,7 +294,7 @@ def test_a_grid_runs_each_once(tiny, model, tmp_path, runs):
 BAD_GRIDS = [
     ({"options": SMALL | {"steps": 7}}, ValueError, "the run has 4 steps, not 7: choose another"),
     ({"options": SMALL | {"lr": 1e-2}}, ValueError, "lr = 0.003, not 0.01"),
-    ({"models": ["w.npz"]}, ValueError, "other weights at its start: restore it"),
+    ({"models": ["w.npz"]}, ValueError, "other frozen weights: restore it"),
     ({"models": ["random", "nope"]}, FileNotFoundError, "no weights 'nope'"),
     ({"models": [compare.Arm("random", "attn,mlp,pos")], "task_options": {"n": 200}}, ValueError,
      "400 tokens, the trunk has 64 positions: "),

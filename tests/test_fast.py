@@ -136,7 +136,7 @@ def test_attention_stays_finite_for_the_largest_values(T):
 
 
 def test_the_first_tokens_of_a_text_have_the_bits_of_attention_without_a_past():
-    qkv, past = normal((1, 3 * fast.TILE, 24), np.float32), layers.KeyValues(4 * fast.TILE)
+    qkv, past = normal((1, 3 * fast.TILE, 24), np.float32), layers.KVCache(4 * fast.TILE)
     np.testing.assert_array_equal(fast.attention(qkv, 2, past=past)[0], fast.attention(qkv, 2)[0])
 
 

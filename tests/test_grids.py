@@ -21,6 +21,7 @@ from minifpt.cli import main
 from minifpt.experiments import compare, tables
 from minifpt.files import data
 from minifpt.files.runs import DIVERGED
+from minifpt.plugins import load_object
 
 MODEL = "random:1x2x8"
 SMALL = {"steps": 4, "batch_size": 2, "test_examples": 8}
@@ -163,13 +164,12 @@ def test_a_changed_file_of_the_user_s_own_is_named_and_runs_go_on(tmp_path, monk
 def test_a_new_run_has_the_changed_module_beside_the_user_s_own_file(file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path(file).parent.mkdir(exist_ok=True)
-    Path(file).write_text("import sizes_of_a_user\n" + OWN)
+    Path(file).write_text("import sizes_of_a_user\n" + OWN + "    SIZE = sizes_of_a_user.SIZE\n")
     module = Path(file).with_name("sizes_of_a_user.py")
-    monkeypatch.setattr(sys, "path", [*sys.path])
     for text in ("SIZE = 2\n", "SIZE = 77\n"):
         module.write_text(text)
         grid(text[7:-1], names=[f"{file}:Task"])
-    assert sys.modules.pop("sizes_of_a_user").SIZE == 77
+    assert load_object(f"{file}:Soft").SIZE == 77
 
 
 def test_a_task_of_the_user_s_own_is_not_resumed_as_the_built_in_one(tmp_path, monkeypatch, capsys):

@@ -187,10 +187,10 @@ guess = ...
 def lengths(size, T=32, D=16, H=8):
     """Lengths of dS and of dv, with queries of a given size."""
     rng = np.random.default_rng(0)
-    q, k, v, dy = rng.standard_normal((4, 1, T, H * D))
-    _, cache = F.attention(np.concatenate([size * q, k, v], axis=-1), H)
-    dA = dy.reshape(1, T, H, D).swapaxes(1, 2) @ cache.v.swapaxes(-1, -2)
-    dv = F.attention_backward(dy, cache)[..., 2 * H * D:]
+    q, k, v, dy = rng.standard_normal((4, 1, H, T, D))
+    _, cache = F.attention(size * q, k, v)
+    dA = dy @ v.swapaxes(-1, -2)
+    _, _, dv, _ = F.attention_backward(dy, cache)
     dS = F.softmax_backward(dA, F.SoftmaxCache(cache.probabilities))
     return np.linalg.norm(dS), np.linalg.norm(dv)
 
@@ -210,8 +210,9 @@ curves({"dv": length_v / length_v[0], "dS": length_S / length_S[0]}, "Sharper an
 #
 # ## One head recalls, on your own gradient
 #
-# Write `attention_backward` in `mine.py`. `mask` in its cache is dropout's, not the causal mask:
-# $v$ met `A * mask`, or `A` where `mask` is `None`. Then the head of lesson 4 trains again: the
+# Write `attention_backward` in `mine.py`. It returns `dq`, `dk`, `dv` and `dbias`, which is `None`
+# where there was no bias. `mask` in its cache is dropout's, not the causal mask: $v$ met
+# `A * mask`, or `A` where `mask` is `None`. Then the head of lesson 4 trains again: the
 # gradient that reaches the layers below it is now yours as well.
 
 # %%

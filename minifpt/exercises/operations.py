@@ -35,7 +35,7 @@ from .mistakes import MISTAKES
 
 CALLS = {"attention": ("softmax", "dropout"), "cross_entropy": ("log_sum_exp",)}
 # Inputs whose first axis is the batch.
-BATCHES = "x", "qkv", "q", "k", "v", "ids", "logits", "targets", "gate", "up", "branch"
+BATCHES = "x", "q", "k", "v", "ids", "logits", "targets", "gate", "up"
 # operation -> the hint for the calls of :func:`far`.
 FAR = {"layer_norm": "Here the mean is large beside the spread, and E[x^2] - E[x]^2 loses its "
                      "digits: subtract the mean first, then take the mean of the squares.",
@@ -62,7 +62,8 @@ def questions(op, rng):
 
 
 def far(op, rng):
-    """Return calls with extreme numbers, with a kink, and with tokens before these."""
+    """Return calls with extreme numbers, with a kink, with more keys than queries, with heads that
+    share keys, and with a bias."""
     n = rng.standard_normal
     large = 1e3 * n((3, 4)) + 1e4 * np.arange(-1, 2)[:, None]
     huge = 800 + 100 * n((3, 4))                          # exp(huge) is infinite
@@ -74,9 +75,9 @@ def far(op, rng):
             "lstm": [((x.reshape(1, 4, 3), n((3, 8)), n((2, 8)), n(8)), {}) for x in (huge, -huge)],
             "softmax": [((large,), {})], "log_sum_exp": [((large,), {})],
             "cross_entropy": [((large, large.argmin(axis=-1)), {})],
-            "attention": [((n((2, 3, 18)),), {"n_head": 2, "past": (n((2, 2, 4, 3)),
-                                                                  n((2, 2, 4, 3)))}),
-                          ((n((2, 4, 18)),), {"n_head": 2, "bias": n((2, 4, 4))})],
+            "attention": [((n((2, 2, 3, 5)), *n((2, 2, 2, 7, 5))), {}),
+                          ((n((2, 4, 3, 5)), *n((2, 2, 2, 3, 5))), {}),
+                          ((n((2, 2, 4, 3)), *n((2, 2, 2, 4, 3))), {"bias": n((2, 4, 4))})],
             }.get(op, [])
 
 
@@ -164,10 +165,9 @@ def forward(op, answers, rng):
             inputs, options = (*inputs, 0.0, None), {}
             where = "With p = 0, y is x, and rng may be None. "
         yield Case(inputs, answer, about=about, options=options, take=y_of, where=where)
-        if "past" not in options:
-            yield Case(tuple(in_float32(inputs)), lambda y: are_float32([y], ["y"]),
-                       options=in_float32(options), take=y_of, where=where)
-    if f"{op}_backward" not in answers and op != "residual":
+        yield Case(tuple(in_float32(inputs)), lambda y: are_float32([y], ["y"]),
+                   options=in_float32(options), take=y_of, where=where)
+    if f"{op}_backward" not in answers:
         fits(answers, op, op, rng)
 
 
@@ -201,18 +201,19 @@ def is_dropout(dropout, x, p, rng):
 def learned(op, inputs):
     """Return the names of the inputs that get a gradient."""
     return [n for n, x in zip(inspect.signature(vars(F)[op]).parameters, inputs, strict=False)
-            if x.dtype == np.float64][:1 if op == "residual" else None]
+            if x.dtype == np.float64]
 
 
 def gradients(op, inputs, result, need=None):
-    """Return the gradients in a backward pass's result that ``need`` wants, and their names; those
-    of qkv are dq, dk and dv, with dbias behind them where the attention has a bias."""
+    """Return the gradients in a backward pass's result that ``need`` wants, and their names; the
+    dbias of an attention without a bias, ``None``, is left out."""
     names = [f"d{n}" for n in learned(op, inputs)]
-    if names == ["dqkv"] and result is not None and result is not ...:
-        dqkv, *dbias = result if isinstance(result, tuple) and len(result) == 2 else (result,)
-        if np.shape(dqkv) != inputs[0].shape:
-            raise Wrong(f"dqkv has shape {np.shape(dqkv)}, expected {inputs[0].shape}.")
-        return (*np.split(dqkv, 3, axis=-1), *dbias), ["dq", "dk", "dv", "dbias"][:3 + len(dbias)]
+    if op == "attention" and isinstance(result, (tuple, list)):
+        if len(result) != 4:
+            raise Wrong("Return dq, dk, dv and dbias, which is None where there is no bias.")
+        if result[3] is None:
+            return tuple(result[:3]), names
+        names.append("dbias")
     values = result if len(names) > 1 else (result,)
     if not need or not isinstance(values, (tuple, list)):
         return values, names
@@ -300,8 +301,8 @@ def backward(op, answers, rng):
             pass
     is_readers = run_forward is answers.get(op)
     parameters = inspect.signature(run_forward).parameters if is_readers else ()
-    calls = [call for call in questions(op, rng) if "past" not in call[1]
-             and (is_readers or "need" not in call[1])    # as it runs, beside the library's
+    calls = [call for call in questions(op, rng)
+             if (is_readers or "need" not in call[1])     # as it runs, beside the library's
              and ("bias" not in call[1] or "bias" in parameters)]
     for call, next_call in zip(calls, [*calls[1:], calls[0]], strict=True):
         with_need = f"With need = {call[1].get('need')}: " * ("need" in call[1])
@@ -325,8 +326,6 @@ def one_backward(answers, op, run_forward, inputs, options, about, next_call, wh
     y, cache = forward_pass(inputs, options)
     right_cache = vars(F)[op](*inputs, **fresh(options))[1]
     dy = rng.standard_normal(np.shape(y)) if np.ndim(y) else 0.7
-    if op == "residual":                                  # what came back through the branch
-        cache = right_cache = rng.standard_normal(dy.shape)
 
     def take(result):
         return gradients(op, inputs, result, need)[0]
@@ -336,9 +335,7 @@ def one_backward(answers, op, run_forward, inputs, options, about, next_call, wh
         if same(grads, right, 1e-6):
             return True
         if not isinstance(grads, (tuple, list)) or len(grads) != len(names):
-            raise Wrong("Return (dqkv, dbias) where there is a bias, else dqkv alone."
-                        if op == "attention" else
-                        f"Return {len(names)} gradients: {', '.join(names)}.")
+            raise Wrong(f"Return {len(names)} gradients: {', '.join(names)}.")
         shapes, expected = [*map(np.shape, grads)], [*map(np.shape, right)]
         if shapes != expected and sorted(shapes) == sorted(expected):
             raise Wrong(f"Return the gradients in the order of the inputs: {', '.join(names)}.")
@@ -353,16 +350,15 @@ def one_backward(answers, op, run_forward, inputs, options, about, next_call, wh
                 hints.setdefault(hint, []).append(n)
         texts = [f"{', '.join(wrong_names)} {'are' if len(wrong_names) > 1 else 'is'} wrong. {hint}"
                  for hint, wrong_names in hints.items()]
-        if run_forward is answers.get(op) and op != "residual" and (
+        if run_forward is answers.get(op) and (
                 difference := cache_difference(answers, op, inputs, options)):
             texts.append(f"Your cache is another one than the library's: {difference}")
         raise Wrong(" ".join(texts))
     yield Case((dy, cache), are_right, take=take, where=where)
     if need:
         return
-    if op != "residual":                                  # as where a layer is used twice
-        _, cache = forward_pass(inputs, options)
-        forward_pass(*next_call)
+    _, cache = forward_pass(inputs, options)              # as where a layer is used twice
+    forward_pass(*next_call)
     for _ in range(2):
         with suppress(Exception):
             if same(take(answers[name](dy, cache)), right, 1e-6):
@@ -370,8 +366,7 @@ def one_backward(answers, op, run_forward, inputs, options, about, next_call, wh
         raise Wrong(f"{where}The gradients change if other calls come before: a backward pass "
                     "reads its cache, not a global variable, and changes neither its cache nor a "
                     "weight.")
-    if op != "residual":
-        _, cache = forward_pass(in_float32(inputs), in_float32(options))
+    _, cache = forward_pass(in_float32(inputs), in_float32(options))
     yield Case(tuple(in_float32((dy, cache))), lambda grads: are_float32(grads, names), take=take,
                where=where)
 

@@ -19,17 +19,18 @@ from pathlib import Path
 import numpy as np
 
 from .. import functional as F
-from .. import layers, tracing
+from .. import tracing
 from ..files import one_line, read_text, save_text
 from ..gradients.examples import examples
+from ..plugins import builtins_for, forget_changed
 from .engine import NOT_WRITTEN, PASSED, WRONG, lines_of
 from .lesson import lessons_folder
 from .operations import examine, learned
 
 # The lesson that asks for each operation, "attention" in two; what is not here is explained in 21.
 LESSONS = {"linear": 1, "softmax": 2, "log_sum_exp": 2, "cross_entropy": 2, "layer_norm": 3,
-           "positions": 4, "dropout": 4, "attention": 4, "attention_backward": 5, "residual": 6,
-           "gelu": 6, "last_tokens": 7, "embedding": 10, "unembedding": 10, "bias": 10,
+           "positions": 4, "dropout": 4, "attention": 4, "attention_backward": 5, "gelu": 6,
+           "last_tokens": 7, "embedding": 10, "unembedding": 10, "bias": 10,
            "lstm": 15}
 # The reader's functions in that order -> the lesson; those of no lesson belong to the last.
 FUNCTIONS = {name: lesson for op, lesson in
@@ -49,8 +50,8 @@ INTRODUCTION = '''
 # Keep in each slot of a cache what its name says.  Once both halves of a pair are written, the
 # cache is your own affair; until then the library's half reads yours, or yours the library's.
 #
-# ``dropout`` may draw its mask from rng in any way.  Write ``past`` in ``attention`` too: a model
-# that generates text passes it.  Only a T5 passes ``bias``: you may leave that argument out.
+# ``dropout`` may draw its mask from rng in any way.  Only a T5 passes a ``bias`` to ``attention``:
+# you may leave that argument out.
 '''
 STUCK = """#
 # Stuck?  ``minifpt new OTHER.py``, without --bare, writes the formulas of the gradients too.  Their
@@ -102,9 +103,8 @@ def skeleton(bare=False):
 def task(op):
     """Describe what a backward pass returns, without a formula: its inputs and their shapes."""
     names = learned(op, examples(op, np.random.default_rng(0))[0][0])
-    more = "\n    dbranch came back through the branch." * (op == "residual")
     return (f"Return {', '.join(f'd{n}' for n in names)}, of the shape{'s' * (len(names) > 1)} of "
-            f"{', '.join(names)}; dy has the shape of y.{more}")
+            f"{', '.join(names)}; dy has the shape of y.")
 
 
 def new(path, bare=False):
@@ -186,6 +186,8 @@ def load(path):
     reader, module = ReaderFile(path, text), types.ModuleType("minifpt_own")
     sys.modules[module.__name__] = module                 # as dataclasses expect
     module.__file__ = str(path)
+    forget_changed(path.resolve())
+    module.__builtins__ = builtins_for(str(path.resolve().parent))
     try:
         exec(code, vars(module))
     except (Exception, SystemExit) as e:
@@ -263,8 +265,6 @@ def _running(reader, simple, is_half):
     def run(*args, **kwargs):
         bound = signature.bind(*args, **kwargs)
         arguments = bound.arguments
-        if isinstance(arguments.get("past"), layers.KeyValues):
-            arguments["past"] = tracing.earlier_tokens(**arguments)
         if need and is_half:
             arguments["need"] = (True,) * len(need.default)
         if name in reader.functions:

@@ -23,6 +23,9 @@ import numpy as np
 PACKAGE = Path(__file__).resolve().parent.parent
 MOST_TEXT = 1 << 30                                       # bytes of a text
 MOST_SETTINGS = 1 << 28                                   # bytes of a JSON or Python file
+MARKS = {b"\xff\xfe\0\0": "utf-32", b"\0\0\xfe\xff": "utf-32",  # encodings by the first bytes
+         b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+CONTROLS = re.compile("[\1-\10\16-\31\34-\37\177]")        # in no text but that of terminals
 
 
 @contextmanager
@@ -179,16 +182,21 @@ def read_text(path, most=MOST_TEXT, fallback=None):
     """Return the text in a regular file of at most ``most`` bytes, with ``\\n`` at its lines' ends
     and without its byte order mark.
 
-    It is read as UTF-16 if that mark says so, else as UTF-8 or, where it is not that, in the
-    encoding ``fallback``."""
+    It is read as UTF-32 or UTF-16 if that mark says so, else as UTF-8 or, where it is not that, in
+    the encoding ``fallback``.  Raises ``ValueError`` for a file that is not text, such as a
+    compressed one: for a NUL, for many other control characters, and for a PDF."""
     raw = read_bytes(path, most)
-    encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    encoding = next((name for mark, name in MARKS.items() if raw.startswith(mark)), "utf-8-sig")
     try:
         text = raw.decode(encoding)
     except UnicodeDecodeError as e:
         if fallback is None:
             raise ValueError(f"{path}: not text in UTF-8 ({e})") from None
         text = raw.decode(fallback, errors="replace")
+    start = text[:1 << 16]
+    if "\0" in text or len(CONTROLS.findall(start)) > len(start) / 50 or text.startswith("%PDF-"):
+        raise ValueError(f"{path}: not text: it has NULs or control characters, or is a PDF, "
+                         "expected a text file in UTF-8, not compressed")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

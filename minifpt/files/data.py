@@ -43,7 +43,10 @@ OFFICIAL = {                                              # of what is in them, 
     (60000, 28, 28): "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     (60000,): "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
     (10000, 28, 28): "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-    (10000,): "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"}
+    (10000,): "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    # The training files of CIFAR-10 one behind the other, and its test file.
+    (50000, 3073): "a0181da372c0d63a5920fdbea2ec3f83ecbc552d378218e1cb473cf634941a3b",
+    (10000, 3073): "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"}
 
 
 def find(name, files, data=None):
@@ -168,10 +171,14 @@ def read_idx(path, ndim):
     return np.frombuffer(raw, np.uint8).reshape(shape)
 
 
-def idx_hash(array):
-    """Return the SHA-256 of an array's IDX file."""
-    lengths = b"".join(n.to_bytes(4, "big") for n in array.shape)
-    return hashlib.sha256(bytes([0, 0, 8, array.ndim]) + lengths + array.tobytes()).hexdigest()
+def name_difference(paths, array, head=b""):
+    """Say so on stderr where an array of an official shape has another SHA-256, ``head`` before
+    it, than what is in the official files."""
+    official = OFFICIAL.get(array.shape)
+    if official and hashlib.sha256(head + array.tobytes()).hexdigest() != official:
+        print(f"minifpt: {' and '.join(map(str, paths))}: another SHA-256 than the official "
+              "file's: damaged, or another data set of this form, such as Fashion-MNIST",
+              file=sys.stderr)
 
 
 def mnist(split, data=None):
@@ -184,9 +191,8 @@ def mnist(split, data=None):
     paths = find("mnist", [file for file in SHA256 if file.startswith(stem)], data)
     images, labels = read_idx(paths[0], 3), read_idx(paths[1], 1)
     for path, array in zip(paths, (images, labels), strict=True):
-        if OFFICIAL.get(array.shape, "") not in ("", idx_hash(array)):
-            print(f"minifpt: {path} has another SHA-256 than MNIST's file: it is damaged, or "
-                  "another data set of this form, such as Fashion-MNIST", file=sys.stderr)
+        lengths = b"".join(n.to_bytes(4, "big") for n in array.shape)
+        name_difference([path], array, bytes([0, 0, 8, array.ndim]) + lengths)
     if images.shape != (len(labels), 28, 28) or len(labels) == 0 or labels.max() > 9:
         raise ValueError(f"{paths[0]}: images {images.shape} with {len(labels)} labels, "
                          "expected (N, 28, 28), N at least 1, with N labels from 0 to 9")
@@ -198,10 +204,12 @@ def cifar10(split, data=None):
 
     ``split`` is "train" or "test"; see :func:`find` for ``data``.  The files are the binary
     version, which has for each picture a byte for the label, then 1,024 bytes each for red,
-    green and blue, row by row.
+    green and blue, row by row.  Files of the official size with other contents are named on
+    stderr.
     """
     paths = find("cifar10", CIFAR10[:-1] if split == "train" else CIFAR10[-1:], data)
     rows = np.concatenate([read_cifar10(path) for path in paths])
+    name_difference(paths, rows)
     return rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0]
 
 

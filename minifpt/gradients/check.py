@@ -13,13 +13,14 @@ import numpy as np
 from ..checks import arrays_in, brief, number, unchanged, whole
 from ..plugins import message
 from ..spelling import suggestion
-from .diagnosis import Fault, at, index, rms, unit
+from .diagnosis import Direction, Fault, at, index, rms, unit
 
 __tracebackhide__ = True                                  # pytest shows the caller's frames alone
 SETTINGS = {"names": None, "eps": 1e-5, "tolerance": 1e-6, "elementwise": 64, "directions": 8,
             "far": 8.0, "need": (), "train": True, "seed": 0}
 STEPS = (1.0, 10.0, 0.1, 1e2, 1e-2)                       # multiples of eps, until one agrees
 MOST_FAULTS = 3                                           # inputs that a failed check describes
+MOST_TIES = 8                                             # that are checked one by one
 LARGEST = np.float64(1e150)                               # of an output: squares stay in range
 KEEPS_CACHE = ("a class that keeps its cache is lambda *x: (layer.forward(*x), None) and "
                "lambda dy, _: layer.backward(dy)")
@@ -175,7 +176,8 @@ class _Check:
                              "one for each input, and no parameter's: pass names=[...]")
         arrays = {name: _array(name, x, f"other arguments are options, {name}=...")
                   for name, x in zip(names, inputs, strict=True)}
-        self.checked = {n: x.astype(np.float64) for n, x in arrays.items() if x.dtype.kind == "f"}
+        self.checked = {n: x.astype(np.float64, order="C")            # reshape gives a view
+                        for n, x in arrays.items() if x.dtype.kind == "f"}
         self.inputs = arrays | self.checked
         if not self.inputs:
             raise ValueError("gradcheck: got no inputs, expected arrays behind the functions or "
@@ -304,7 +306,7 @@ class _Check:
             self.known[name] = np.isfinite(grad) | (not self.has_gaps)
             grad[~self.known[name]] = 0.0                 # dy was 0, and 0 times nan is nan
             for place, a, d, is_entry in self.places(name, grad, directions, elementwise, far):
-                error, n = self.compare(self.checked[name], a, d, size, is_entry)
+                error, n = self.compare(d, a, size, is_entry)
                 if far and (n is None or error <= 1e2 * self.tolerance):
                     continue                              # saturated slopes are mostly rounding
                 if n is None:
@@ -317,7 +319,9 @@ class _Check:
                        key=lambda name: -errors[name][0])
         faults = [Fault(self, name, grads) for name in worst[:MOST_FAULTS]]
         if (faults and not self.is_moved and all(fault.is_right_beside_kinks for fault in faults)
-                and self.is_right_along_kinks(faults, where)):
+                and self.is_right_along_kinks(faults + [
+                    Fault(self, name, grads) for name in grads if name not in worst[:MOST_FAULTS]],
+                    where)):
             self.is_moved = True
             self.notes += [f"{fault.kink()}, so the inputs were moved a little" for fault in faults]
             for x in self.checked.values():               # farther than any step
@@ -331,50 +335,77 @@ class _Check:
             self.errors[name] = max(self.errors.get(name, error), error, key=lambda e: e[0])
 
     def is_right_along_kinks(self, faults, where):
-        """Return whether the gradient along all entries at a kink, which may be ties of several
-        inputs, lies between the slopes of the outputs on both sides; note it if not."""
-        h, moves = faults[0].h / 30, []
-        for fault in faults:
-            d = np.zeros_like(fault.x)
-            d.flat[fault.entries[fault.kinks]] = 1.0
-            moves.append((fault.x, d))
-        below, here, above = (self.terms(*((x, step * d) for x, d in moves))
-                              for step in (-h, 0.0, h))
-        if below is None or above is None:
-            return True
-        sides = np.sort([np.concatenate([np.ravel(b - a) for a, b in zip(*pair, strict=True)]) / h
-                         for pair in ((below, here), (here, above))], axis=0)
-        low, high = sides.sum(axis=1)
-        a = float(sum(fault.a[fault.kinks].sum() for fault in faults))
-        slack = 1e-3 * max(abs(low), abs(high), *(fault.size for fault in faults))
-        if not low - slack <= a <= high + slack:
-            self.notes.append(f"along all entries at a kink at once, which may be ties: analytical "
-                              f"{a:.4g}, numerical {low:.4g} to {high:.4g}{where}")
-        return low - slack <= a <= high + slack
+        """Return whether the gradient lies between the slopes of the outputs on both sides along
+        all entries at a kink, which may be ties of several inputs, and along ties; note it if
+        not."""
+        h = faults[0].h / 30
+        kinks = [(fault, i) for fault in faults for i in np.flatnonzero(fault.at_kink)]
+        for group in [kinks, *self.ties(kinks, h)]:
+            below, here, above = (self.terms(h * sign, *_directions(group)) for sign in (-1, 0, 1))
+            if below is None or above is None:
+                continue
+            sides = np.sort([np.concatenate([np.ravel(b - a) for a, b in zip(*pair, strict=True)])
+                             / h for pair in ((below, here), (here, above))], axis=0)
+            low, high = sides.sum(axis=1)
+            a = float(sum(fault.a[i] for fault, i in group))
+            slack = 1e-3 * max(abs(low), abs(high), *(fault.size for fault in faults))
+            if not low - slack <= a <= high + slack:
+                places = [at(fault.name, index(fault.x, fault.entries[i])) for fault, i in group]
+                self.notes.append(
+                    f"along {', '.join(places[:4])}{', ...' * (len(places) > 4)} at a kink at once,"
+                    f" which may be ties: analytical {a:.4g}, numerical {low:.4g} to {high:.4g}"
+                    + where)
+                return False
+        return True
+
+    def ties(self, kinks, h):
+        """Yield groups of entries at a kink that change L together by another number than one by
+        one: the slopes of other kinks would hide a tie's."""
+        def change(group):
+            return self.loss(h, *_directions(group))[0] - here
+        here, least = self.loss(0.0)[0], 0.01 * h * kinks[0][0].size
+        whole, alone = change(kinks), {kink: change([kink]) for kink in kinks}
+        tied = [kink for kink in kinks if abs(
+            whole - alone[kink] - change([k for k in kinks if k != kink])) > least]
+        for _ in range(MOST_TIES):
+            if tied:
+                first, *others = tied
+                group = [k for k in others
+                         if abs(change([first, k]) - alone[first] - alone[k]) > least]
+                tied = [k for k in others if k not in group]
+                yield [first, *group]
 
     def look_far(self, name):
-        """Look again with an input scaled to the size ``far``."""
+        """Look again with an input of the size ``far``: with other ratios of its entries, since
+        ones or an identity matrix hide a transpose and zeros what they multiply, or, where the
+        operation refuses that, with its own."""
         x = self.checked[name]
         size, before = np.abs(x).max(initial=0.0), x.copy()
         if not size < np.inf:
             return
-        if size == 0:                                     # zeros hide what they multiply
-            x[...] = self.rng.standard_normal(x.shape)
-            size = np.abs(x).max(initial=1e-300)
-        self.is_moved = False                             # at the far size there are other kinks
-        with np.errstate(all="ignore"):
-            x *= self.far / size
-        self.look_elsewhere(f"at a size of {self.far:g} of {name}")
+        drawn = self.rng.standard_normal(x.shape)
+        drawn = np.where(x == 0, np.abs(drawn) if size and (x >= 0).all() else drawn,
+                         x / (size or 1.0) * self.rng.uniform(0.5, 1.0, x.shape))
+        for values in (drawn, before) if size else (drawn,):
+            with np.errstate(all="ignore"):
+                x[...] = values * (self.far * self.rng.uniform(0.9, 1.0)  # not at a whole number
+                                   / np.abs(values).max(initial=1e-300))
+            self.is_moved = False                         # at the far size there are other kinks
+            refusal = self.look_elsewhere(f"at a size of {self.far:g} of {name}")
+            if not refusal:
+                break
+        self.notes += refusal
         x[...] = before
 
     def look_moved(self):
         """Look again with other parameters: a scale of 1 or a bias of 0 hides what is left out."""
         for x in (self.checked[name] for name in self.parameters):
             x += 0.3 * (rms(x) or 1.0) * self.rng.standard_normal(x.shape)
-        self.look_elsewhere("with moved parameters")
+        self.notes += self.look_elsewhere("with moved parameters")
 
     def look_elsewhere(self, where):
-        """Look briefly at what is checked as it now is; note where the operation refuses it."""
+        """Look briefly at what is checked as it now is; return a list with a note if the operation
+        refuses it."""
         try:
             with np.errstate(all="ignore"):
                 if not all((np.abs(a) <= LARGEST).all() for a in self.forward()[0]):
@@ -382,7 +413,8 @@ class _Check:
                 self.look(min(2, self.directions), min(4, self.elementwise), True,
                           f", {where}")
         except Exception as e:                            # it guards its domain
-            self.notes.append(f"not checked {where}: {message(e)}")
+            return [f"not checked {where}: {message(e)}"]
+        return []
 
     def check_proportions(self):
         """Note, or raise, that a gradient is not proportional to dy."""
@@ -413,60 +445,69 @@ class _Check:
                                  f"another forward pass, must {must}: keep nothing outside of the "
                                  "cache")
 
-    def terms(self, *moves):
-        """Return the outputs times r where each x of ``moves``, (x, step), is moved, or ``None``
-        where the operation raises; x gets its bits back."""
-        originals = [x.copy() for x, _ in moves]
-        for x, step in moves:
-            x += step
+    def terms(self, h, *directions):
+        """Return the outputs times r where each direction's entries are moved by h, or ``None``
+        where the operation raises; they get their bits back."""
+        originals = [x[part].copy() for x, part, _ in directions]
+        for x, part, d in directions:
+            x[part] += h * d
         try:
             y, _ = self.forward()
         except Exception as e:                            # outside of the operation's domain
             self.failure = f"the operation raised {message(e)}"
             return None
         finally:
-            for (x, _), original in zip(moves, originals, strict=True):
-                x[...] = original
+            for (x, part, _), original in zip(directions, originals, strict=True):
+                x[part] = original
         self.rounding = 4 * max(float(np.finfo(a.dtype).eps) for a in y)
         return [a * r for a, r in zip(y, self.r, strict=True)]
 
-    def loss(self, x, d, h):
-        """Return L at x + h d, and a bound on its rounding error."""
-        terms = self.terms((x, h * d))
+    def loss(self, h, *directions):
+        """Return L where the directions' entries are moved by h, and a bound on its rounding
+        error."""
+        terms = self.terms(h, *directions)
         if terms is None:
             return np.nan, np.inf
         total = float(sum(np.sum(term) for term in terms))
         size = abs(total) + float(sum(np.sum(term * term) for term in terms)) ** 0.5
         return total, self.rounding * size
 
-    def slope(self, x, d, h, order=2):
+    def slope(self, d, h, order=2):
         """Return the difference along d, of ``order`` 2 or 4, and a bound on its rounding error."""
-        (up, noise_up), (down, noise_down) = self.loss(x, d, h), self.loss(x, d, -h)
+        (up, noise_up), (down, noise_down) = self.loss(h, d), self.loss(-h, d)
         n, noise = (up - down) / (2 * h), (noise_up + noise_down) / (2 * h)
         return (n, noise) if order == 2 else (
-            (4 * n - self.slope(x, d, 2 * h)[0]) / 3, 5 / 3 * noise)
+            (4 * n - self.slope(d, 2 * h)[0]) / 3, 5 / 3 * noise)
 
-    def steps(self, x, d):
+    def steps(self, d):
         """Return the steps to try along d, the likeliest first."""
-        size = float(np.abs(x).max(initial=0.0, where=(d != 0) & np.isfinite(x)))
+        x = d.x[d.part]
+        size = float(np.abs(x).max(initial=0.0, where=(d.d != 0) & np.isfinite(x)))
         return sorted({self.eps * step * unit for step in STEPS for unit in (1.0, size) if unit},
                       key=lambda h: abs(np.log(h / self.eps)))
 
     def places(self, name, grad, directions, elementwise, far):
-        """Yield (place, analytical, d, is_entry) for directions and entries of an input; if
-        ``far``, for its largest entries."""
+        """Yield (place, analytical, direction, is_entry) for directions and entries of an input;
+        if ``far``, for its largest entries."""
         x, known = self.checked[name], self.known[name]
         entries = np.arange(x.size)
         if x.size > elementwise:
             for k in range(directions):
-                d = self.rng.choice([-1.0, 1.0], x.shape) * known
-                yield f"direction {k}", np.sum(grad * d), d, False
-            entries = (np.argsort(np.abs(x), axis=None)[x.size - elementwise:] if far else
+                d = self.signs(name, slice(None))
+                yield f"direction {k}", np.vdot(grad, d.d), d, False
+            entries = (np.argpartition(np.abs(x), x.size - max(elementwise, 1), axis=None)[
+                x.size - elementwise:] if far else
                        self.rng.choice(x.size, min(directions, x.size), replace=False))
         for i in entries[known.flat[entries]]:
             yield index(x, i), grad.flat[i], unit(x, i), True
 
-    def compare(self, x, a, d, size, is_entry):
+    def signs(self, name, part):
+        """Return a direction that moves each known entry in a part of an input by +1 or -1."""
+        known = self.known[name].reshape(-1)[part]
+        return Direction(self.checked[name].reshape(-1), part, np.where(
+            known, 2.0 * self.rng.integers(0, 2, known.size, np.int8) - 1.0, 0.0))
+
+    def compare(self, d, a, size, is_entry):
         """Return (relative error, numerical value) at the step that agrees best.
 
         Those steps count at which rounding cannot hide an error of ``tolerance``, or else those
@@ -475,11 +516,11 @@ class _Check:
         search, and so do two steps that give one slope and another than its own.
         """
         trials = []                                       # (rounding, error, numerical value)
-        for order, h in product((2, 4), self.steps(x, d)):
-            n, noise = self.slope(x, d, h, order)
+        for order, h in product((2, 4), self.steps(d)):
+            n, noise = self.slope(d, h, order)
             if not np.isfinite([a, n]).all():
                 continue
-            scale = max(size, abs(a), abs(n)) if is_entry else max(size, abs(n) / x.size ** 0.5)
+            scale = max(size, abs(a), abs(n)) if is_entry else max(size, abs(n) / d.d.size ** 0.5)
             is_clear = noise <= self.tolerance * scale
             error = max(0.0, abs(a - n) - (0.0 if is_clear else noise)) / scale
             is_known = any(abs(n - m) <= 0.03 * self.tolerance * scale for *_, m in trials)
@@ -492,6 +533,14 @@ class _Check:
         # Every step counts for a gradient that is 0 but for rounding.
         limit = np.inf if least > 0.01 else max(self.tolerance, 10 * least)
         return min((trial[1:] for trial in trials if trial[0] <= limit), default=(np.inf, np.nan))
+
+
+def _directions(kinks):
+    """Return the directions that move all of some entries, (fault, number of its entry), by 1."""
+    entries = {}
+    for fault, i in kinks:
+        entries.setdefault(fault, []).append(fault.entries[i])
+    return [Direction(fault.x.reshape(-1), part, 1.0) for fault, part in entries.items()]
 
 
 def _functions(layer, n, train, seed):

@@ -1,8 +1,19 @@
 """Where a wrong gradient is wrong, and how: for reports of ``minifpt.gradcheck``."""
 
+from typing import NamedTuple
+
 import numpy as np
 
-MOST_ENTRIES = 256                                        # of one input that are looked at
+MOST_ENTRIES = 256                                        # of one input that are looked at,
+MOST_WORK = 1 << 28                                       # or, in a large one, entries times size
+
+
+class Direction(NamedTuple):
+    """A part of an input's flat view, and by how much its entries move."""
+
+    x: np.ndarray
+    part: slice | np.ndarray
+    d: np.ndarray
 
 
 class Fault:
@@ -12,17 +23,20 @@ class Fault:
     @np.errstate(all="ignore")
     def __init__(self, check, name, grads):
         self.check, self.name, self.grads, self.x = check, name, grads, check.checked[name]
-        d = check.rng.choice([-1.0, 1.0], self.x.shape) * check.known[name]
-        steps = sorted(check.steps(self.x, d))            # the slope changes least at this step
-        changes = abs(np.diff([check.slope(self.x, d, h)[0] for h in steps]))
-        self.h = steps[int(np.nan_to_num(changes, nan=np.inf).argmin())]
         self.entries = np.flatnonzero(check.known[name])
         if self.x.size > MOST_ENTRIES:
-            self.entries = np.union1d(self.narrowed(), check.rng.choice(self.x.size, MOST_ENTRIES))
-        tiny = self.h / 30                                # only at a kink it shows two slopes
-        far, below, here, above, beyond = np.transpose([
-            [check.loss(self.x, unit(self.x, i), step)[0]
-             for step in (-self.h, -tiny, 0.0, tiny, self.h)] for i in self.entries])
+            most = max(32, min(MOST_ENTRIES, MOST_WORK // self.x.size))
+            self.entries = np.unique(check.rng.choice(self.entries, most))
+        d = check.signs(name, self.entries)
+        steps = sorted(check.steps(d))                    # the slope changes least at this step
+        changes = abs(np.diff([check.slope(d, h)[0] for h in steps]))
+        self.h = steps[int(np.nan_to_num(changes, nan=np.inf).argmin())]
+        if self.x.size > MOST_ENTRIES:
+            self.entries = np.union1d(self.entries, self.narrowed())
+        tiny, here = self.h / 30, check.loss(0.0)[0]      # only at a kink it shows two slopes
+        far, below, above, beyond = np.transpose([
+            [check.loss(step, unit(self.x, i))[0] for step in (-self.h, -tiny, tiny, self.h)]
+            for i in self.entries])
         self.below, self.above = (here - below) / tiny, (above - here) / tiny
         self.a, self.n = grads[name].flat[self.entries], (beyond - far) / (2 * self.h)
         self.size = max(rms(self.n), 1e-12)
@@ -33,21 +47,23 @@ class Fault:
         i = int(np.where(top, abs(self.a - self.n), -1.0).argmax())
         self.worst = index(self.x, self.entries[i]), float(self.a[i]), float(self.n[i])
         low, high = np.sort([self.below, self.above], axis=0)
-        self.kinks = self.is_wrong & (high - low > 1e-3 * scale)
+        self.at_kink = high - low > 1e-3 * scale
+        self.kinks = self.is_wrong & self.at_kink
         is_between = (low - 1e-3 * scale <= self.a) & (self.a <= high + 1e-3 * scale)
         self.is_right_beside_kinks = bool((self.kinks & is_between)[self.is_wrong].all())
 
     def narrowed(self):
         """Return a few neighbouring entries, among them one of the worst, by halving."""
-        entries, grad = np.arange(self.x.size), self.grads[self.name]
-        while len(entries) > 8:
-            halves, errors = np.array_split(entries, 2), []
-            for half in halves:
-                d = np.zeros(self.x.shape)
-                d.flat[half] = self.check.rng.choice([-1.0, 1.0], len(half))
-                errors.append(abs(np.sum(grad * d) - self.check.slope(self.x, d, self.h)[0]))
-            entries = halves[int(np.argmax(np.nan_to_num(errors, nan=np.inf)))]
-        return entries
+        low, high = 0, self.x.size
+        while high - low > 8:
+            middle, errors = (low + high) // 2, []
+            for part in (slice(low, middle), slice(middle, high)):
+                d = self.check.signs(self.name, part)
+                a = np.vdot(self.grads[self.name].reshape(-1)[part], d.d)
+                errors.append(abs(a - self.check.slope(d, self.h)[0]))
+            is_first = np.nan_to_num(errors, nan=np.inf).argmax() == 0
+            low, high = (low, middle) if is_first else (middle, high)
+        return np.arange(low, high)[self.check.known[self.name].flat[low:high]]
 
     @np.errstate(all="ignore")
     def describe(self):
@@ -120,9 +136,7 @@ def rms(a):
 
 def unit(x, entry):
     """Return the direction of one entry of x, by its number."""
-    d = np.zeros_like(x)
-    d.flat[entry] = 1.0
-    return d
+    return Direction(x.reshape(-1), slice(entry, entry + 1), np.ones(1))
 
 
 def index(x, entry):

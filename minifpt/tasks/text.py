@@ -149,9 +149,6 @@ class Masked(Text):
     def __init__(self, files, tokens=256, held_out=0.05):
         super().__init__(files, tokens, held_out)
         self.vocabulary = np.unique(self.bytes["train"])
-        if any((text == self.MASK).any() for text in self.bytes.values()):
-            raise ValueError(f"{self.name}: the text contains byte {self.MASK}, which marks masked "
-                             "bytes")
 
     def draw(self, rng, size, split):
         return self.masked(rng, super().draw(rng, size, split)[0])
@@ -202,9 +199,9 @@ def read_book(path):
 
     The text is between the lines ``*** START OF ...`` and ``*** END OF ...``, or their older forms,
     if these exist; a first paragraph such as ``Produced by ...`` goes with the header.  Lines end
-    with ``\\n``; typographic quotes, dashes and dots become ASCII.  A file is read as UTF-16 if its
-    first two bytes say so, else as UTF-8 or, where it is not that, as Windows-1252.  It must be a
-    regular file of at most 1 GiB.
+    with ``\\n``; typographic quotes, dashes and dots become ASCII.  A file is read as UTF-16 or
+    UTF-32 if its first bytes say so, else as UTF-8 or, where it is not that, as Windows-1252.  It
+    must be a regular file of text and of at most 1 GiB.
     """
     text = read_text(path, fallback="cp1252")
     if start := START.search(text):
