@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from .files import signals_handled
+from .files.plots import curves
 from .files.runs import COLUMNS, save_checkpoint
 from .progress import progress_bar
 from .tasks.base import check_examples, draw, optional
@@ -134,6 +135,12 @@ def save(run, folder):
         if run.batch is not None:
             run.evaluate(*run.batch, "loss")
         save_checkpoint(folder / "checkpoint.npz", run)
+
+
+def draw_curves(run, folder):
+    """Draw the curves of a run into a folder, if there is one, and if there was a test."""
+    if folder is not None and run.history:
+        curves(run.history, folder / "curves.png", run.task.name, optional(run.task, "chance"))
 
 
 def draw_test(task, settings, step, is_last):

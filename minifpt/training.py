@@ -2,7 +2,6 @@
 
 import math
 import os
-import random
 import time
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
@@ -16,14 +15,24 @@ from . import parallel, tasks
 from .checks import brief, flag, number, one_of, whole
 from .fast import kept_transposes
 from .files import read_text
-from .files.plots import curves
-from .files.runs import DIVERGED, History, config_of, locked, open_folder
+from .files.runs import DIVERGED, History, locked
 from .layers import Layer
 from .machine import kept_memory, single_threaded_blas
-from .observers import Bar, Callback, Checkpoints, Interrupted, Tests, bar_of, interrupts, save
+from .observers import (
+    Bar,
+    Callback,
+    Checkpoints,
+    Interrupted,
+    Tests,
+    bar_of,
+    draw_curves,
+    interrupts,
+    save,
+)
 from .optim import Adam, clip_grad_norm, cosine
 from .progress import progress_bar
-from .tasks.base import Task, check_accuracy, check_repeats, check_task, draw, optional
+from .record import open_run
+from .tasks.base import Task, check_accuracy, draw, dry_run, optional
 from .tracing import ONE_TRACE, trace
 
 INPUT = "x, the task's input"
@@ -271,10 +280,7 @@ def train(model: Layer, task: Task | str, steps: int | None = None, batch_size: 
     run, folder = Run(model, task, settings), None if out is None else Path(out)
     with locked(folder) if folder else nullcontext():
         if folder:
-            run.config = config_of(run, source | (config or {}))          # may read all data
-            open_folder(folder, resume, run)
-            if 0 < run.step < settings.steps:             # of a run that goes on
-                check_repeats(task)
+            open_run(folder, resume, run, source | (config or {}))
             if (folder / DIVERGED).exists():              # written by a grid
                 raise Diverged(read_text(folder / DIVERGED))
         with interrupts(folder, stop) as stop_if_asked, bar_of(run, progress) as bar, _fast(model):
@@ -288,8 +294,7 @@ def train(model: Layer, task: Task | str, steps: int | None = None, batch_size: 
             except Interrupted:
                 save(run, folder)
                 raise
-        if folder and run.history:                        # none after an early end
-            curves(run.history, folder / "curves.png", task.name, optional(task, "chance"))
+        draw_curves(run, folder)
     return run.history
 
 
@@ -299,36 +304,6 @@ def _fast(model):
     frozen = [p.data for p in model.parameters() if not p.trainable and p.data.ndim == 2]
     with kept_memory, single_threaded_blas, kept_transposes(frozen):
         yield
-
-
-def dry_run(model, task):
-    """Return an example of a task, and the model's loss on it.  Raises ``ValueError`` if task or
-    model lack a method, or if a method returns the wrong kind of value."""
-    check_task(task, f"train: {brief(task)}")
-    if isinstance(model, type) or not all(hasattr(model, part) for part in (
-            "forward", "backward", "named_parameters", "all_frozen")):
-        raise ValueError(f"train: the model is {brief(model)}, expected a minifpt.FPT or "
-                         "LanguageModel, or another minifpt.layers.Layer")
-    def global_state():
-        state = [np.asarray(part).tobytes() for part in np.random.get_state()]   # noqa: NPY002
-        return state, random.getstate()
-    before = global_state()
-    for split in ("train", "test"):                       # both are there; the second is looked at
-        x, y = draw(task, np.random.default_rng(0), 1, split)
-    if global_state() != before:
-        raise ValueError(f"train: {task.name}: batch draws from np.random or random, expected from "
-                         "the generator that it gets: no seed would repeat the run")
-    with model.all_frozen():
-        logits, _ = model.forward(x)
-    pair = task.loss(logits, y)
-    form = logits.shape, logits.dtype
-    if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and np.ndim(pair[0]) == 0
-            and (getattr(pair[1], "shape", None), getattr(pair[1], "dtype", None)) == form):
-        raise ValueError(f"train: {task.name}: loss must return a number and its gradient, of the "
-                         f"logits' shape {logits.shape} and dtype {logits.dtype}")
-    if math.isfinite(pair[0]):                            # otherwise the caller raises Diverged
-        check_accuracy(task, task.accuracy(logits, y))
-    return x, float(pair[0])
 
 
 def _diverged(when, quantity, model, x):

@@ -50,7 +50,7 @@ def go(tmp_path, monkeypatch, capsys):
         field = len(field).to_bytes(4) + b"tEXt" + field
         write_beside(path, lambda f: f.write(b"\x89PNG" + field + PNG_END))
     monkeypatch.setattr("minifpt.files.plots.save", picture)
-    monkeypatch.setattr("minifpt.training.curves", picture)
+    monkeypatch.setattr("minifpt.observers.curves", picture)
 
     def run(name, folder):
         line, there = COMMANDS[name]

@@ -121,7 +121,7 @@ def test_bit_xor_is_learnt():
 
 
 def test_a_run_writes_its_files_and_history(tmp_path, drawn, monkeypatch):
-    monkeypatch.setattr("minifpt.training.curves", plots.curves)
+    monkeypatch.setattr("minifpt.observers.curves", plots.curves)
     out = tmp_path / "a" / "run"
     _, history = go(out, lr=2e-3, batch_size=3, seed=5, config={"model": "tiny"})
     assert sorted(p.name for p in out.iterdir()) == FILES

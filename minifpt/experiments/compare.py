@@ -24,7 +24,8 @@ from ..fpt import FPT
 from ..plugins import USERS_OWN, users_code
 from ..progress import progress_bar
 from ..tasks import optional, task_class
-from ..training import Diverged, dry_run
+from ..tasks.base import dry_run
+from ..training import Diverged
 from . import tables
 from .runs import run
 from .tables import Arm, Column

@@ -10,10 +10,11 @@ from typing import Any
 from .. import tasks
 from ..checks import brief
 from ..files import read_json, refuse_damage
-from ..files.runs import RESTORE, check_fingerprint, load_checkpoint, say_what_differs, texts
+from ..files.runs import RESTORE, check_fingerprint, load_checkpoint, say_what_differs
 from ..fpt import FPT, Recipe
 from ..freeze import frozen_crc, train_as_recorded
 from ..layers import settings_crc
+from ..record import texts
 from ..tasks.base import fingerprint
 from ..training import Run, Settings, train
 from .validation import Validation
@@ -73,7 +74,8 @@ def read_run(folder):
     state = read_checkpoint(folder, at_start(folder, config), config, task)
     # Last: damaged settings fail before.
     data = remake(folder, "its data", lambda: fingerprint(task))
-    check_fingerprint(folder, config["fingerprint"], {"data": data})
+    check_fingerprint(folder, config["fingerprint"], {
+        "frozen": frozen_crc(state.model), "data": data})
     return task, state
 
 

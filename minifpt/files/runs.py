@@ -6,23 +6,13 @@ import json
 import os
 import sys
 import textwrap
-import zlib
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 
 from ..checks import whole
-from ..freeze import frozen_crc, trained_record
-from ..layers import settings_crc
-from ..machine import blas_kernels
-from ..plugins import USERS_OWN
-from ..tasks.base import fingerprint, optional
 from . import (
     MOST_SETTINGS,
-    PACKAGE,
     array_headers,
     csv_text,
     nearest_folder,
@@ -33,7 +23,6 @@ from . import (
     regular,
     save_text,
     stored_json,
-    to_json,
     write_beside,
 )
 
@@ -111,12 +100,10 @@ def load_checkpoint(path, run):
             # Other arrays are not read: they may be large.
             arrays = {key: file[key] for key in expected if headers.get(key) == expected[key]}
         config = dict(state["config"])
-        before = dict(config["fingerprint"])
         rng = type(run.rng.bit_generator)()
         rng.state = state["rng"]                          # raises for a wrong state
         check_state(state, run.config["steps"])
     check_same(path, config, run.config, "was written by a run with")
-    check_fingerprint(path, before, {"frozen": frozen_crc(run.model)})
     for name, _ in parameters:
         moments = f"m/{name}", f"v/{name}"                # none before the first gradient
         for key in (name, *moments) if {*moments} & {*headers} else (name,):
@@ -234,35 +221,6 @@ def open_folder(out, resume, run):
         parts = before["fingerprint"] | run.config["fingerprint"]
         run.config = before | run.config | {"fingerprint": parts}         # what was there stays
     write_beside(config, lambda f: json.dump(run.config, f, indent=1), "w")
-
-
-def config_of(run, more):
-    """Return the ``config.json`` of a run, with ``more`` entries, as it is read from the file."""
-    model, task = run.model, run.task
-    recipe = getattr(model, "recipe", None)               # a language model has none
-    parts = {"data": fingerprint(task), "model": settings_crc(model), "frozen": frozen_crc(model)}
-    sources = more.get("source", task.name), recipe and recipe.trunk
-    return json.loads(to_json(
-        {"task": task.name, "options": optional(task, "options")} | more | run.settings.as_json()
-        | {"recipe": recipe and asdict(recipe), "trained": trained_record(model),
-           "fingerprint": more.get("fingerprint", {}) | parts,
-           "versions": versions() | texts(*sources), "format": FORMAT}))
-
-
-@cache
-def versions():
-    """Return {part: version} of minifpt's code and the libraries, which decide a run's bits."""
-    code = [path.read_bytes() for folder in ("", "tasks", "trunks")
-            for path in sorted((PACKAGE / folder).glob("*.py"))]
-    return {"code of minifpt": f"{zlib.crc32(b''.join(code)):08x}", "NumPy": np.__version__,
-            "BLAS": blas_kernels()}
-
-
-def texts(*names):
-    """Return {part: version} of the text of each file in names of the form ``FILE.py:NAME``."""
-    files = [Path(match[1]) for name in names if (match := USERS_OWN.fullmatch(str(name)))]
-    return {f"text of {path.name}": f"{zlib.crc32(path.read_bytes()):08x}" for path in files
-            if path.is_file()}
 
 
 def say_what_differs(out, config, now):

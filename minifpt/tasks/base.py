@@ -1,5 +1,7 @@
 """The protocol of tasks, its checks, and the base class of the built-in tasks."""
 
+import math
+import random
 import re
 from typing import Any, Protocol
 
@@ -149,6 +151,36 @@ def check_accuracy(task, value):
     if not isinstance(value, (int, float, np.number)) or not 0 <= value <= 1:
         raise ValueError(f"train: {task.name}: accuracy must return a number from 0 to 1, "
                          f"got {brief(value)}")
+
+
+def dry_run(model, task):
+    """Return an example of a task, and the model's loss on it.  Raises ``ValueError`` if task or
+    model lack a method, or if a method returns the wrong kind of value."""
+    check_task(task, f"train: {brief(task)}")
+    if isinstance(model, type) or not all(hasattr(model, part) for part in (
+            "forward", "backward", "named_parameters", "all_frozen")):
+        raise ValueError(f"train: the model is {brief(model)}, expected a minifpt.FPT or "
+                         "LanguageModel, or another minifpt.layers.Layer")
+    def global_state():
+        state = [np.asarray(part).tobytes() for part in np.random.get_state()]   # noqa: NPY002
+        return state, random.getstate()
+    before = global_state()
+    for split in ("train", "test"):                       # both are there; the second is looked at
+        x, y = draw(task, np.random.default_rng(0), 1, split)
+    if global_state() != before:
+        raise ValueError(f"train: {task.name}: batch draws from np.random or random, expected from "
+                         "the generator that it gets: no seed would repeat the run")
+    with model.all_frozen():
+        logits, _ = model.forward(x)
+    pair = task.loss(logits, y)
+    form = logits.shape, logits.dtype
+    if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and np.ndim(pair[0]) == 0
+            and (getattr(pair[1], "shape", None), getattr(pair[1], "dtype", None)) == form):
+        raise ValueError(f"train: {task.name}: loss must return a number and its gradient, of the "
+                         f"logits' shape {logits.shape} and dtype {logits.dtype}")
+    if math.isfinite(pair[0]):                            # otherwise the caller raises Diverged
+        check_accuracy(task, task.accuracy(logits, y))
+    return x, float(pair[0])
 
 
 # The default settings of a run.  The paper has batch size 4, a constant learning rate of 1e-3 and

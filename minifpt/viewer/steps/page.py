@@ -22,6 +22,7 @@ from ...gradients.diagnosis import rms
 from ...machine import single_threaded_blas
 from ...optim import Adam, clip_grad_norm
 from ...tasks import optional
+from ...tasks.base import dry_run
 from ...tracing import swapped, trace
 from ...trunks import TrunkSpec, config_for
 from .. import encoded, fill, read, stored_array, to_json
@@ -98,7 +99,7 @@ def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", difference
     that runs in parts there (see ``parallel``).  The page also shows the results
     of five wrong backward passes.  Raises ``ValueError`` for a model that is too large.
     """
-    training.dry_run(model, task)
+    dry_run(model, task)
     settings = training.Settings.for_task(task, batch_size=batch_size, lr=lr)
     batch_size = settings.batch_size
     count = whole("steps", "differences", differences, 0)
