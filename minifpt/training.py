@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ class Settings:
 
     def __post_init__(self):
         for name in ("steps", "batch_size", "eval_every", "test_examples", "final_test_examples"):
-            if name != "final_test_examples" or self.final_test_examples is not None:
+            if getattr(self, name) is not None:
                 setattr(self, name, whole("train", name, getattr(self, name)))
         self.seed = whole("train", "seed", self.seed, 0, math.inf)
         self.warmup = whole("train", "warmup", self.warmup, 0)
@@ -102,7 +102,7 @@ class Settings:
 
     def as_json(self):
         """Return the settings for ``config.json``."""
-        return asdict(self) | ({"schedule": "function"} if callable(self.schedule) else {})
+        return vars(self) | ({"schedule": "function"} if callable(self.schedule) else {})
 
     def factor(self, step):
         """Return the factor on the learning rate at a step."""

@@ -667,13 +667,58 @@ def test_a_callback_sees_each_step_and_false_ends_the_run_at_a_checkpoint(tmp_pa
         go(callback=3)
 
 
+def test_a_learning_rate_that_a_callback_sets_is_used_and_kept_over_a_resume(tmp_path):
+    rates = []
+
+    def callback(run):
+        rates.append(run.optimizer.lr)
+        if run.step == 3:
+            run.optimizer.lr = 5e-4
+        return run.step < 9
+    go(tmp_path / "b", lr=1e-3, callback=callback)
+    assert rates == [1e-3] * 3 + [5e-4] * 6
+    go(tmp_path / "b", lr=1e-3, resume=True, callback=lambda run: rates.append(run.optimizer.lr))
+    assert rates[9:] == [5e-4] * 15
+
+
+def test_a_schedule_may_be_a_function_of_the_step(tmp_path):
+    rates = []
+    options = {"lr": 1e-2, "schedule": lambda step: 0.5 ** step,
+               "callback": lambda run: rates.append(run.optimizer.lr)}
+    go(tmp_path / "b", steps=3, **options)
+    assert rates == [1e-2, 5e-3, 2.5e-3]                  # without the task's warm-up
+    go(tmp_path / "b", steps=4, resume=True, **options)
+    assert rates[3:] == [1.25e-3]
+    assert json.loads((tmp_path / "b" / "config.json").read_text())["schedule"] == "function"
+    with refused("train: the schedule's factor is -1, expected a positive number"):
+        go(steps=1, schedule=lambda step: -1)
+
+
+def test_train_takes_the_name_of_a_task(tmp_path):
+    model = minifpt.FPT.for_task("bit-xor", "random:1x2x8")
+    minifpt.train(model, "bit-xor", steps=2, out=tmp_path / "run", progress=False)
+    assert minifpt.load(tmp_path / "run").run["source"] == "bit-xor"
+
+
+def test_the_loop_alone_trains_as_train_does():
+    task = BitXOR(n=2)
+    model = build(task)
+    run = training.Run(model, task, training.Settings.for_task(task, steps=24))
+    seen = []
+    training.fit(run, [lambda run: seen.append(run.step)])
+    assert seen == [*range(1, 25)]
+    for name, values in data(go()[0]).items():            # with other products of matrices
+        np.testing.assert_allclose(data(model)[name], values, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_finishes_the_step_and_writes_a_checkpoint(tmp_path, signum):
     """The step is finished, the checkpoint written, the old handler restored."""
     before = signal.getsignal(signum)
     task = at_step(BitXOR(n=2), 10, lambda: signal.raise_signal(signum))
-    with pytest.raises(KeyboardInterrupt, match="stopped at step 10"):
+    with pytest.raises(KeyboardInterrupt, match="stopped at step 10") as error:
         go(tmp_path / "b", task=task)
+    assert (error.value.step, error.value.folder) == (10, tmp_path / "b")
     assert signal.getsignal(signum) is before
     assert checkpoint(tmp_path / "b")[1]["step"] == 10
     go(tmp_path / "b", resume=True)

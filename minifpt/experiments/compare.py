@@ -147,7 +147,7 @@ def labels_of(arms):
     folders; then it names the model."""
     labels = [arm.full_label() for arm in arms]
     labels = [label if labels.count(label) == 1 else ", ".join(filter(None, [
-        arm.model, arm.freeze if arm.freeze != "fpt" else "", arm.adapt, arm.start]))
+        arm.trunk, arm.freeze if arm.freeze != "fpt" else "", arm.adapt, arm.start]))
               for arm, label in zip(arms, labels, strict=True)]
     if len({arm.folder for arm in arms}) < len(arms):
         raise ValueError(f"compare: two arms are the same: {', '.join(labels)}")
@@ -171,7 +171,7 @@ class Cell:
         folder = out / self.path / ("" if rate is None else tables.rate_text(rate))
         settings = self.settings | ({} if rate is None else {"lr": rate})
         task, options = self.column.task, self.column.options
-        return [Job(task, options_of_seed(task, options, seed), self.arm.model, seed,
+        return [Job(task, options_of_seed(task, options, seed), self.arm.trunk, seed,
                     folder / str(seed), settings, validation) for seed in seeds]
 
     def best_rate(self, sweep):
@@ -197,7 +197,7 @@ def cells_of(columns, arms):
     cells, labels = [], labels_of(arms)
     for column, task, title, folder in zip(columns, all_tasks, titles, folders, strict=True):
         for arm, label in zip(arms, labels, strict=True):
-            dry_run(FPT.for_task(task, arm.model, arm.freeze, adapt=arm.adapt, start=arm.start),
+            dry_run(FPT.for_task(task, arm.trunk, arm.freeze, adapt=arm.adapt, start=arm.start),
                        task)
             settings = tasks.defaults_of(task) | column.settings | {
                 "freeze": arm.freeze, "adapt": arm.adapt, "start": arm.start}
