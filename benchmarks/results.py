@@ -385,7 +385,7 @@ def dots(panels, path, paper=None):
                yticklabels=names[::-1] if i % columns == 0 else [])
     if paper:
         draw_legend(fig, axes[0])
-    plots.save(fig, path, tables.KIND)
+    plots.save(fig, path)
 
 
 def surprise(path):
@@ -403,10 +403,10 @@ def surprise(path):
     ax.set(title="Does it find the string? Three frozen models", xlabel="training steps",
            ylabel="bits right (%)", xlim=(0, 2010), ylim=(72, 104), yticks=range(75, 101, 5),
            xticks=range(0, 2001, 500))
-    plots.save(fig, path, "picture")
+    plots.save(fig, path)
 
 
-def save_in_words(fig, path, kind=None, save=plots.save):
+def save_in_words(fig, path, save=plots.save):
     """Save a figure whose texts call the arms by their words."""
     for ax in fig.axes:
         labels = [text.get_text() for text in ax.get_yticklabels()]
@@ -414,7 +414,7 @@ def save_in_words(fig, path, kind=None, save=plots.save):
             ax.set_yticklabels(map(word, labels))
     for text in fig.findobj(Text):
         text.set_text(word(text.get_text()))
-    save(fig, path, kind)
+    save(fig, path)
 
 
 def pictures():

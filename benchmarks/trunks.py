@@ -477,7 +477,7 @@ def picture(path, target):
     handles, labels = axes[0].get_legend_handles_labels()
     labels = dict(zip(labels[::-1], handles[::-1], strict=True))    # the first, which is solved
     fig.legend(labels.values(), labels, loc="outside lower right", ncols=2, frameon=False)
-    plots.save(fig, target, "picture")
+    plots.save(fig, target)
 
 
 def main():

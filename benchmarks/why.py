@@ -421,7 +421,7 @@ def picture(folder, target):
     ax.set(xlabel="angle between the frozen queries and keys (degrees)", yscale="log",
            ylabel="steps until solved", xticks=range(0, 181, 30), ylim=(10, 60_000))
     ax.legend(loc="upper left", frameon=False)
-    plots.save(fig, target, "picture")
+    plots.save(fig, target)
 
 
 def key(setting):

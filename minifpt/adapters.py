@@ -25,7 +25,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from . import checks
-from . import fast as ops
+from .fast import ops
 from .layers import Linear, Parameter, named_layers, standard_normal
 
 OPTIONS = {"lora": {"rank": 4, "alpha": None, "on": "attn.*"},
@@ -57,14 +57,14 @@ class LoRA(Linear):
         a, b, cache = self.lora_a, self.lora_b, {}
         y, cache["linear"] = super().forward(x)
         no_bias = np.zeros(a.data.shape[1], y.dtype), np.zeros(y.shape[-1], y.dtype)
-        h, cache["a"] = ops.linear(x, a.data, no_bias[0], (True, a.trainable, False))
-        z, cache["b"] = ops.linear(h, b.data, no_bias[1], (True, b.trainable, False))
+        h, cache["a"] = ops().linear(x, a.data, no_bias[0], (True, a.trainable, False))
+        z, cache["b"] = ops().linear(h, b.data, no_bias[1], (True, b.trainable, False))
         return y + self.scale * z, cache
 
     def backward(self, dy, cache):
         """dy (..., n_out) -> dx (..., n_in)."""
-        dh, db, _ = ops.linear_backward(self.scale * dy, cache["b"])
-        dx, da, _ = ops.linear_backward(dh, cache["a"])
+        dh, db, _ = ops().linear_backward(self.scale * dy, cache["b"])
+        dx, da, _ = ops().linear_backward(dh, cache["a"])
         self.lora_a.add_grad(da)
         self.lora_b.add_grad(db)
         return super().backward(dy, cache["linear"]) + dx

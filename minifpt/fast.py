@@ -1,7 +1,7 @@
 """The operations that layers run: those of ``functional``, protected and faster.
 
-Layers import this module as ``ops``.  The functions here equal those of ``functional`` up to
-rounding; in addition they
+Layers take them from ``ops()``, which is this module.  The functions here equal those of
+``functional`` up to rounding; in addition they
 
 - stay finite for any finite float32 input (softmax, log-sum-exp, cross-entropy, attention, layer
   norm, GELU, LSTM; not RMS norm),
@@ -12,10 +12,11 @@ BLAS to one thread (``machine.single_threaded_blas``), for two reasons.  While B
 for the next product they occupy cores that the work between two products could use.  And they cut a
 product into equal parts, so that one busy core delays all.  Here a free core takes the next piece.
 
-While a model is traced, the functions of ``functional`` run instead; see ``tracing``.
+While a model is traced, ``ops()`` is ``functional``; see ``run_by``.
 """
 
 import math
+import sys
 from collections import namedtuple
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,24 +24,52 @@ from contextvars import ContextVar
 import numpy as np
 
 from . import functional as F
-from .guards import same_shape
+from .guards import RUN, bare, checked_form, same_shape
 from .machine import share
 
-# These have no faster form: layers run the formulas, which ``raw`` is without their guards.  The
-# ids of an embedding are checked, because they come from outside.
+# The module whose operations layers run in this context: ``ops().linear(...)``.
+OPS = ContextVar("ops", default=sys.modules[__name__])
+ops = OPS.get                                             # called some 150 times in a training step
+
+
+@contextmanager
+def run_by(run):
+    """Let layers run the operations of ``functional`` within the ``with``.  ``run(operation)``
+    returns the function that runs in the place of an operation, or of an activation of the user's
+    own.  Other threads run as before."""
+    def run_simple(function):
+        is_form = function.__module__ in (F.__name__, __name__)       # of one of functional
+        return run(vars(F)[function.__name__] if is_form else function)
+    ops_before, run_before = OPS.set(F), RUN.set(run_simple)
+    try:
+        yield
+    finally:
+        RUN.reset(run_before)
+        OPS.reset(ops_before)
+
+
+def standing_in(functions):
+    """Do as :func:`run_by`, with these functions in the place of operations, {operation: function},
+    and all others as before."""
+    run = RUN.get()
+    return run_by(lambda operation: checked_form(functions[operation]) if operation in functions
+                  else run(operation))
+
+
+# These have no faster form: layers run the bare formulas.  The ids of an embedding are checked,
+# because they come from outside.
 embedding = F.embedding
-bias, bias_backward = F.bias.raw, F.bias_backward.raw
-positions, positions_backward = F.positions.raw, F.positions_backward.raw
-rms_norm, rms_norm_backward = F.rms_norm.raw, F.rms_norm_backward.raw
-relu, relu_backward = F.relu.raw, F.relu_backward.raw
-silu, silu_backward = F.silu.raw, F.silu_backward.raw
-multiply, multiply_backward = F.multiply.raw, F.multiply_backward.raw
-softmax_backward = F.softmax_backward.raw
-dropout, dropout_backward = F.dropout.raw, F.dropout_backward.raw
-rope, rope_backward = F.rope.raw, F.rope_backward.raw
-last_tokens, last_tokens_backward = F.last_tokens.raw, F.last_tokens_backward.raw
-log_sum_exp_backward = F.log_sum_exp_backward.raw
-cross_entropy_backward = F.cross_entropy_backward.raw
+bias, bias_backward = bare(F.bias), bare(F.bias_backward)
+positions, positions_backward = bare(F.positions), bare(F.positions_backward)
+rms_norm, rms_norm_backward = bare(F.rms_norm), bare(F.rms_norm_backward)
+relu, relu_backward = bare(F.relu), bare(F.relu_backward)
+silu, silu_backward = bare(F.silu), bare(F.silu_backward)
+multiply, multiply_backward = bare(F.multiply), bare(F.multiply_backward)
+softmax_backward = bare(F.softmax_backward)
+dropout, dropout_backward = bare(F.dropout), bare(F.dropout_backward)
+rope, rope_backward = bare(F.rope), bare(F.rope_backward)
+last_tokens, last_tokens_backward = bare(F.last_tokens), bare(F.last_tokens_backward)
+log_sum_exp_backward = bare(F.log_sum_exp_backward)
 
 TILE = 64                           # queries in a tile of attention
 MAX_TILE_SCORES = 65_536            # scores in a tile, over the heads and examples of a piece
@@ -56,6 +85,15 @@ ADAM_PIECE = 1 << 18                # numbers that Adam updates at once: they fi
 
 # {id of a matrix: (the matrix, its transpose)}, see ``kept_transposes``.
 TRANSPOSES = ContextVar("transposes", default={})         # noqa: B039 - nobody changes it
+
+
+def run_bare(formula, *args):
+    """Run a formula; the operations that it calls run without their checks, too."""
+    before = RUN.set(bare)
+    try:
+        return formula(*args)
+    finally:
+        RUN.reset(before)
 
 
 def in_float64(op, x, *args):
@@ -178,22 +216,27 @@ def softmax(x):
     """As :func:`functional.softmax`, without a warning if ``x - max(x)`` overflows: the
     exponential of -inf is 0, as it should be."""
     with np.errstate(over="ignore"):
-        return F.softmax.raw(x)
+        return bare(F.softmax)(x)
 
 
 def log_sum_exp(x):
     """As :func:`functional.log_sum_exp`, without a warning, as for :func:`softmax`."""
     with np.errstate(over="ignore"):
-        return F.log_sum_exp.raw(x)
+        return bare(F.log_sum_exp)(x)
 
 
 def cross_entropy(logits, targets):
     """As :func:`functional.cross_entropy`, with a loss in float64 if float32 overflows."""
     with np.errstate(over="ignore"):
-        loss, cache = F.cross_entropy(logits, targets)
+        loss, cache = run_bare(F.cross_entropy.checked, logits, targets)
         if not math.isfinite(loss):
-            loss, _ = F.cross_entropy(logits.astype(np.float64), targets)
+            loss, _ = run_bare(bare(F.cross_entropy), logits.astype(np.float64), targets)
     return loss, cache
+
+
+def cross_entropy_backward(dy, cache):
+    """As :func:`functional.cross_entropy_backward`."""
+    return run_bare(bare(F.cross_entropy_backward), dy, cache)
 
 
 def layer_norm(x, w, b, eps=1e-5):
@@ -215,11 +258,15 @@ def layer_norm(x, w, b, eps=1e-5):
             mean *= r                                     # in deviations
             if not (r.min() > 0.0 and np.abs(mean).max() < MAX_RATIO):
                 extreme = ~((r > 0.0) & (np.abs(mean) < MAX_RATIO))[:, 0]
-                h[extreme], r[extreme], _ = in_float64(F.layer_norm, xs[extreme], w, b, eps)[1]
+                _, accurate = in_float64(bare(F.layer_norm), xs[extreme], w, b, eps)
+                h[extreme], r[extreme], _ = accurate
         rstd[piece] = r
         np.multiply(h, w, out=y[piece])
         y[piece] += b
-    _in_rows(part, rows)
+    if rows.size <= MAX_PIECE:
+        part(slice(None))
+    else:
+        share(part, _even(*rows.shape, MAX_PIECE))
     cache = F.LayerNormCache(xhat.reshape(x.shape), rstd.reshape(*x.shape[:-1], 1), w)
     return y.reshape(x.shape), cache
 
@@ -229,28 +276,26 @@ def layer_norm_backward(dy, cache):
     xhat, rstd, w = cache
     if dy.shape != xhat.shape:                            # a call only where it is refused
         same_shape(dy, xhat.shape)
-    dys, xhats, rstds = (a.reshape(-1, a.shape[-1]) for a in (dy, xhat, rstd))
-    dx, sums = np.empty_like(dys), {}
+    dys, xhats, rstds = dy.reshape(-1, len(w)), xhat.reshape(-1, len(w)), rstd.reshape(-1, 1)
+    pieces = [slice(None)] if dys.size <= MAX_PIECE else _even(*dys.shape, MAX_PIECE)
+    dx = np.empty_like(dys)
+    dws, dbs = np.empty((2, len(pieces), len(w)), dys.dtype)
 
-    def part(piece):
+    def part(n):
+        piece = pieces[n]
         g, h, out = dys[piece] * w, xhats[piece], dx[piece]
         np.multiply(h, np.vecdot(g, h)[:, None] / -len(w), out=out)
         out += g
         out -= g.sum(axis=-1, keepdims=True) / len(w)
         out *= rstds[piece]
         np.multiply(dys[piece], h, out=g)
-        sums[piece.start] = g.sum(axis=0), dys[piece].sum(axis=0)
-    _in_rows(part, dys)
-    dw, db = (sum(each) for each in zip(*(sums[start] for start in sorted(sums)), strict=True))
-    return dx.reshape(dy.shape), dw, db
-
-
-def _in_rows(part, rows):
-    """Call ``part`` with slices of the rows of a matrix, on all cores."""
-    if rows.size <= MAX_PIECE:
-        part(slice(0, len(rows)))
+        np.sum(g, axis=0, out=dws[n])
+        np.sum(dys[piece], axis=0, out=dbs[n])
+    if len(pieces) == 1:
+        part(0)
     else:
-        share(part, _even(*rows.shape, MAX_PIECE))
+        share(part, range(len(pieces)))
+    return dx.reshape(dy.shape), sum(dws), sum(dbs)
 
 
 GeluCache = namedtuple("GeluCache", "derivative")
@@ -279,7 +324,7 @@ def gelu(x):
             ds += t
             if math.isnan(ds.max()):                      # a square overflowed
                 c = np.clip(xs, -30.0, 30.0)              # beyond, tanh is exactly -1 or 1
-                ds[...] = F.gelu_backward(np.ones_like(c), F.ActivationCache(c))
+                ds[...] = bare(F.gelu_backward)(np.ones_like(c), F.ActivationCache(c))
     _in_pieces(part, x, y, d)
     return y, GeluCache(d)
 
@@ -287,9 +332,11 @@ def gelu(x):
 def gelu_backward(dy, cache):
     """Compute ``dx = dy * derivative``."""
     if isinstance(cache, F.ActivationCache):              # its forward pass was traced
-        return F.gelu_backward(dy, cache)
+        return F.gelu_backward.checked(dy, cache)
     if dy.shape != cache.derivative.shape:
         same_shape(dy, cache.derivative.shape)
+    if dy.size <= MAX_PIECE:
+        return dy * cache.derivative
     dx = np.empty(dy.shape, np.result_type(dy, cache.derivative))
     _in_pieces(np.multiply, dy, cache.derivative, dx)     # the third array is the result
     return dx
@@ -333,7 +380,7 @@ def _normal(x):
 def gelu_exact_backward(dy, cache):
     """Compute ``dx = dy * derivative``."""
     if isinstance(cache, F.ActivationCache):              # its forward pass was traced
-        return F.gelu_exact_backward(dy, cache)
+        return F.gelu_exact_backward.checked(dy, cache)
     return gelu_backward(dy, cache)
 
 
@@ -362,12 +409,16 @@ def attention(q, k, v, p=0.0, rng=None, causal=True, bias=None):  # noqa: F811
     with np.errstate(over="ignore", invalid="ignore"):
         state = rng.bit_generator.state if p else None
         is_small = T <= TILE and B * H * T * S <= 4 * MAX_TILE_SCORES
-        run = F.attention.raw if is_small else _tiled_attention
-        y, cache = run(q, k, v, p, rng, causal, bias)
-        if not math.isfinite(y.sum()):                    # where only the sum overflows, too
-            if p:                                         # draw the same dropout again
-                rng.bit_generator.state = state
-            y, cache = in_float64(F.attention.raw, q, k, v, p, rng, causal, bias)
+        run = bare(F.attention) if is_small else _tiled_attention
+        before = RUN.set(bare)                            # run_bare would add a call
+        try:
+            y, cache = run(q, k, v, p, rng, causal, bias)
+            if not math.isfinite(y.sum()):                # where only the sum overflows, too
+                if p:                                     # draw the same dropout again
+                    rng.bit_generator.state = state
+                y, cache = in_float64(bare(F.attention), q, k, v, p, rng, causal, bias)
+        finally:
+            RUN.reset(before)
         return y, cache
 
 
@@ -413,7 +464,11 @@ def _tiled_attention(q, k, v, p, rng, causal, bias):  # noqa: F811
 def attention_backward(dy, cache):
     """As :func:`functional.attention_backward`, over the same tiles."""
     if not isinstance(cache, TiledAttentionCache):
-        return F.attention_backward.raw(dy, cache)
+        before = RUN.set(bare)
+        try:
+            return bare(F.attention_backward)(dy, cache)
+        finally:
+            RUN.reset(before)
     q, k, v, causal, tops, totals, masks, p, bias = cache  # noqa: F811
     (B, H, T, D), (G, S) = q.shape, k.shape[1:3]
     same_shape(dy, q.shape)
@@ -465,11 +520,15 @@ split_heads = F.split_heads
 
 def merge_heads(*heads):
     """As :func:`functional.merge_heads`, with one copy at most."""
-    parts = [x.transpose(0, 2, 1, 3) for x in heads]      # (B, T, H, D)
-    (B, T, _, D), y = parts[0].shape, parts[0]
-    if len(parts) > 1:
-        y = np.empty((B, T, sum(x.shape[2] for x in parts), D), y.dtype)
-        np.concatenate(parts, axis=2, out=y)
+    B, n, T, D = heads[0].shape
+    if len(heads) == 1:
+        return heads[0].transpose(0, 2, 1, 3).reshape(B, T, -1)
+    for x in heads[1:]:
+        n += x.shape[1]
+    y, start = np.empty((B, T, n, D), heads[0].dtype), 0
+    for x in heads:
+        y[:, :, start:start + x.shape[1]] = x.transpose(0, 2, 1, 3)
+        start += x.shape[1]
     return y.reshape(B, T, -1)
 
 
@@ -482,16 +541,16 @@ def _grouped(x, k):
 def lstm(x, w_ih, w_hh, b, need=(True, True, True, True)):
     """As :func:`functional.lstm`, finite for any finite float32 input."""
     with np.errstate(over="ignore", invalid="ignore"):
-        y, cache = F.lstm(x, w_ih, w_hh, b, need)
+        y, cache = F.lstm.checked(x, w_ih, w_hh, b, need)
         if math.isnan(y.sum()):                           # two infinities met in a gate
-            y, cache = in_float64(F.lstm, x, w_ih, w_hh, b, need)
+            y, cache = in_float64(bare(F.lstm), x, w_ih, w_hh, b, need)
         return y, cache
 
 
 def lstm_backward(dy, cache):
     """As :func:`functional.lstm_backward`, with w_hh in another order: each token multiplies by
     w_hh.T, which is faster if its rows lie in order."""
-    return F.lstm_backward(dy, cache._replace(w_hh=np.asfortranarray(cache.w_hh)))
+    return F.lstm_backward.checked(dy, cache._replace(w_hh=np.asfortranarray(cache.w_hh)))
 
 
 def _pieces(B, G, shared, T, S):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import adapters, checks, parallel, tasks, trunks
-from . import fast as ops
+from .fast import ops
 from .files import export
 from .freeze import GROUPS, FreezeMask, trained_parts
 from .layers import Layer, Linear, learns, setting
@@ -30,20 +30,20 @@ class InputLayer(Linear):
     def forward(self, x):
         """x (B, T, n_in), or ids (B, T) in 0 ... n_in-1 -> y (B, T, n_out)."""
         if not np.issubdtype(x.dtype, np.integer):
-            return self.map(x, need_dx=False)             # nobody reads dx
+            return super().forward(x, need_dx=False)      # nobody reads dx
         cache = {}
-        y, cache["embedding"] = ops.embedding(x, self.weight.data)
-        y, cache["bias"] = ops.bias(y, self.bias.data)
+        y, cache["embedding"] = ops().embedding(x, self.weight.data)
+        y, cache["bias"] = ops().bias(y, self.bias.data)
         return y, cache
 
     def backward(self, dy, cache):
         """dy (B, T, n_out) -> None."""
         if not isinstance(cache, dict):
             return super().backward(dy, cache)
-        dy, db = ops.bias_backward(dy, cache["bias"])
+        dy, db = ops().bias_backward(dy, cache["bias"])
         self.bias.add_grad(db)
         if self.weight.trainable:
-            self.weight.add_grad(ops.embedding_backward(dy, cache["embedding"]))
+            self.weight.add_grad(ops().embedding_backward(dy, cache["embedding"]))
         return None
 
 
@@ -167,10 +167,10 @@ class FPT(Layer):
         input_learns, cache = self.input.learns(), {}
         p = checks.active_dropout("FPT", setting(self.trunk.config, "dropout"), train, rng)
         x, cache["input"] = self.input.forward(x)         # (B, T, C)
-        x, cache["dropout"] = ops.dropout(x, p, rng)      # the paper's; the trunk has its own
+        x, cache["dropout"] = ops().dropout(x, p, rng)      # the paper's; the trunk has its own
         hidden, cache["trunk"] = self._through_trunk(x, train, rng, input_learns)
         if hidden.shape[1] != self.output_tokens:         # the trunk computed all tokens
-            hidden, cache["last"] = ops.last_tokens(hidden, self.output_tokens)
+            hidden, cache["last"] = ops().last_tokens(hidden, self.output_tokens)
         logits, cache["output"] = self.output.forward(hidden)
         cache["shape"] = logits.shape
         # Only what backward reads stays in the cache.
@@ -219,19 +219,19 @@ class FPT(Layer):
         if cache["trunk"] is None:
             return
         if "last" in cache:
-            dy = ops.last_tokens_backward(dy, cache["last"])
+            dy = ops().last_tokens_backward(dy, cache["last"])
         dx = self.trunk.backward(dy, cache["trunk"])
         if cache["input"] is not None:
             C = self.trunk.config.n_embd
             if not isinstance(dx, np.ndarray) or dx.ndim != 3 or dx.shape[2] != C:
                 raise ValueError("FPT: the trunk's backward must return its input's gradient, "
                                  f"an array (B, T, {C}), got {checks.brief(dx)}")
-            self.input.backward(ops.dropout_backward(dx, cache["dropout"]), cache["input"])
+            self.input.backward(ops().dropout_backward(dx, cache["dropout"]), cache["input"])
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return the logits, without dropout and without keeping a cache."""
         with self.all_frozen():
-            return parallel.forward(self, self._checked(x))[0]
+            return parallel.forward_in_parts(self, self._checked(x))[0]
 
     def save(self, folder, dtype=None, **provenance):
         """Write the model to a new folder: the trunk as Transformers saves it, and the input and

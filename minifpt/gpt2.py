@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from . import checks, layers
-from . import fast as ops
+from .fast import ops
 from .files import export, weights
 from .machine import single_threaded_blas
 from .progress import progress_bar
@@ -73,7 +73,7 @@ class Trunk(layers.Layer):
             layer = getattr(self, name)
             x, cache[name] = layer.forward(x, start) if name == "wpe" else layer.forward(x)
         if self.below and self.dropout_below:
-            x, cache["dropout"] = ops.dropout(x, p, rng)
+            x, cache["dropout"] = ops().dropout(x, p, rng)
         for i, block in enumerate(self.h):
             reads = {"past": past[i]} if past else {}
             if last is not None and i == n - 1:
@@ -100,7 +100,7 @@ class Trunk(layers.Layer):
         if lowest >= 0:
             return None
         if "dropout" in cache:
-            dy = ops.dropout_backward(dy, cache["dropout"])
+            dy = ops().dropout_backward(dy, cache["dropout"])
         for name in reversed(self.below):
             dy = getattr(self, name).backward(dy, cache[name])
         return dy
@@ -159,7 +159,7 @@ class GPT2(Trunk):
 
     config_type, below = GPT2Config, ("wpe",)
     from_pretrained = classmethod(weights.load)           # (name, dtype, dropout) -> a model
-    save = export.save                                    # (path, dtype, **provenance)
+    save = export.save                                    # (path, dtype, force, **provenance)
 
     def build(self, config, dtype):
         """Make the layers."""
@@ -204,7 +204,7 @@ class LanguageModel(layers.Layer):
         layers.draw_all(self, seed, self.config)
 
     from_pretrained = classmethod(weights.load)           # (name, dtype, dropout) -> a model
-    save = export.save                                    # (path, dtype, **provenance)
+    save = export.save                                    # (path, dtype, force, **provenance)
 
     @single_threaded_blas
     def forward(self, ids, train=False, rng=None):
@@ -322,7 +322,7 @@ class LanguageModel(layers.Layer):
                 rows = max(1, (1 << 22) // self.config.vocab_size)     # all logits would be large
                 for i in range(0, len(y), rows):
                     logits, _ = self.lm_head.forward(y[i:i + rows])
-                    loss, _ = ops.cross_entropy(logits, targets[i:i + rows])
+                    loss, _ = ops().cross_entropy(logits, targets[i:i + rows])
                     total += float(loss) * len(logits)
         nats = total / last
         return {"tokens": last, "nats_per_token": nats, "bits_per_token": nats / math.log(2),
@@ -369,7 +369,7 @@ def sample(logits, temperature, top_k, rng, top_p=1.0):
         logits = np.where(logits >= least, logits, -math.inf)
     # The largest is subtracted first, so that an overflow can only give -inf.
     with np.errstate(over="ignore"):
-        p, _ = ops.softmax((logits - logits.max(axis=-1, keepdims=True)) / temperature)
+        p, _ = ops().softmax((logits - logits.max(axis=-1, keepdims=True)) / temperature)
     if top_p < 1:
         falling = -np.sort(-p, axis=-1)                   # the most likely token always stays
         likelier = falling.cumsum(axis=-1, dtype=np.float64) - falling

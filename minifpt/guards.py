@@ -14,25 +14,36 @@ the default's kind.
 import functools
 import inspect
 import math
+import operator
 import re
 from collections import namedtuple
-from types import FunctionType
+from contextvars import ContextVar
 
 import numpy as np
 
 OWN_RULES = np.ma.MaskedArray, np.matrix                  # arrays with another * or mean
-ARRAY = re.compile(r"(\w+) \(([^)]*)\)( integers in 0)?")
+AXIS = r"(?:\d+|\d*[A-Z]+|n)"
+ARRAY = rf"(\w+) \(((?:\.\.\.|{AXIS})?(?:, {AXIS})*,?)\)( integers in 0 \.\.\. V-1)?"
 # axes: the factors of each axis, such as ("3", "H", "D"); the first axis may be ("...",).
 Array = namedtuple("Array", "name axes is_integer")
+READERS_MODULE = "minifpt_own"      # whose functions may leave out arguments that are declared
+
+bare = operator.attrgetter("__wrapped__")                 # the formula of an operation
+
+
+def checked_form(function):
+    """Return an operation's formula with its checks; return any other function as it is."""
+    return getattr(function, "checked", function)
+
+
+# How operations run in this context: ``RUN.get()(operation)`` is the function that runs.
+RUN = ContextVar("run", default=checked_form)
 
 
 def shapes(text):
     """Return a decorator that lets an operation refuse all arrays but those of ``text``, and adds
-    the text to its docstring.  ``op.raw`` is the formula alone."""
-    arrays = [Array(name, tuple(tuple(re.findall(r"\.\.\.|\d+|\w", axis))
-                                for axis in axes.split(",") if axis), bool(integers))
-              for name, axes, integers in ARRAY.findall(text.partition(" -> ")[0])]
-
+    the text to its docstring.  ``op.__wrapped__`` is the formula alone.  Raises ``ValueError``
+    for a text of another form, and for names that the operation lacks."""
     def decorate(formula):
         code, limit = formula.__code__, LIMITS.get(formula.__name__)
         names = code.co_varnames[:code.co_argcount]
@@ -40,9 +51,12 @@ def shapes(text):
         defaults = dict(zip(names[::-1], defaults[::-1], strict=False))
         optional = {name for name, default in defaults.items() if default is None}
         caches = caches_for(formula)
+        known = {*names}.union(*(cache._fields for cache in caches))
+        is_open = formula.__module__ == READERS_MODULE or "cache" in names and not caches
+        arrays = declared(formula.__name__, text, None if is_open else known)
 
         @functools.wraps(formula)
-        def operation(*args, **kwargs):
+        def checked(*args, **kwargs):
             if len(args) > len(names):
                 return formula(*args, **kwargs)           # Python refuses it
             arguments = dict(zip(names, args, strict=False)) | kwargs
@@ -56,19 +70,32 @@ def shapes(text):
             if limit:
                 limit(**arguments)
             return formula(**arguments)
+
+        @functools.wraps(formula)
+        def operation(*args, **kwargs):
+            return RUN.get()(operation)(*args, **kwargs)
         operation.__doc__ = f"{inspect.cleandoc(formula.__doc__ or '')}\n\n{text}."
-        operation.raw = without_guards(formula)
+        operation.checked = checked
         return operation
     return decorate
 
 
-def without_guards(formula):
-    """Return a copy of a formula that calls the formulas of its module, not the operations."""
-    names = formula.__globals__.setdefault("_formulas", {})
-    names |= {name: getattr(value, "raw", value) for name, value in formula.__globals__.items()}
-    raw = FunctionType(formula.__code__, names, formula.__name__, formula.__defaults__)
-    raw.__doc__ = formula.__doc__
-    return raw
+def declared(op, text, known=None):
+    """Return an :class:`Array` for each array that the text of an operation declares.  Raises
+    ``ValueError`` for a misspelt text, and for names other than the ``known`` ones."""
+    inputs, arrow, outputs = text.partition(" -> ")
+    if not arrow or not re.fullmatch(f"{ARRAY}(, {ARRAY})*", inputs) or (
+            not re.match(ARRAY, outputs) or outputs.count("(") != outputs.count(")")):
+        raise ValueError(f"shapes of {op}: '{text}', expected a form such as "
+                         "'x (..., I), w (I, O) -> y (..., O)'")
+    arrays = [Array(array, tuple(tuple(re.findall(r"\.\.\.|\d+|\w", axis))
+                                 for axis in axes.split(",") if axis), bool(integers))
+              for array, axes, integers in re.findall(ARRAY, inputs)]
+    for array in arrays:
+        if known is not None and array.name not in known:
+            raise ValueError(f"shapes of {op}: '{array.name}' is no argument and no field of its "
+                             f"cache, expected one of {', '.join(sorted(known - {'cache'}))}")
+    return arrays
 
 
 def caches_for(formula):

@@ -10,7 +10,6 @@ does below the lowest one that learns (see ``gpt2.Trunk``).
 """
 
 import math
-import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +17,10 @@ from contextvars import ContextVar
 
 import numpy as np
 
-from . import checks
-from . import fast as ops
+from . import checks, fast
+from .fast import ops
 from .freeze import GROUPS, FreezeMask
+from .guards import RUN
 from .machine import share
 
 
@@ -48,7 +48,7 @@ class Parameter:
     def add_grad(self, grad):
         """Add the gradient of one backward pass; the array must not change later.  ``None``
         adds nothing, and a frozen parameter takes no gradient."""
-        if grad is None or not learns(self):
+        if grad is None or not self.trainable or id(self) in _FROZEN.get():    # not learns(self)
             return
         if getattr(grad, "shape", None) != self.data.shape or grad.dtype != self.data.dtype:
             checks.gradient("add_grad", grad, self.data.shape)
@@ -80,13 +80,8 @@ class Parameter:
                 f"{'trained' if self.trainable else 'frozen'}, gradient {grad}")
 
 
-class Tracing(threading.local):
-    """Whether this thread has an open trace."""
-
-    is_open = False
-
-
-TRACING = Tracing()
+# The innermost open trace of this context, see ``tracing``.
+TRACE = ContextVar("trace", default=None)
 # {parameter: gradient} of the part of a batch that runs back in this thread, see ``parallel``.
 PART_GRADS = ContextVar("part_grads", default=None)
 # Ids of the parameters that :meth:`Layer.all_frozen` holds frozen in this thread.
@@ -261,20 +256,16 @@ class Linear(Layer):
         self.weight.writes_stream = writes_stream
         self.bias = Parameter(np.zeros(n_out, dtype), group) if bias else None
 
-    def forward(self, x):
-        """x (..., n_in) -> y (..., n_out)."""
-        return self.map(x, True)
-
-    def map(self, x, need_dx):
-        """Run forward; ``need_dx`` says whether backward computes dx."""
+    def forward(self, x, need_dx=True):
+        """x (..., n_in) -> y (..., n_out); ``need_dx`` says whether backward computes dx."""
         w, b = self.weight, self.bias
         zeros = np.zeros(w.data.shape[1], w.data.dtype) if b is None else None
         need = need_dx, w.trainable, b is not None and b.trainable
-        return ops.linear(x, w.data, zeros if b is None else b.data, need)
+        return ops().linear(x, w.data, zeros if b is None else b.data, need)
 
     def backward(self, dy, cache):
         """dy (..., n_out) -> dx (..., n_in)."""
-        dx, dw, db = ops.linear_backward(dy, cache)
+        dx, dw, db = ops().linear_backward(dy, cache)
         self.weight.add_grad(dw)
         if self.bias is not None:
             self.bias.add_grad(db)
@@ -294,11 +285,11 @@ class LayerNorm(Layer):
         """x (..., C) -> y (..., C)."""
         if np.shape(x)[-1:] != self.weight.data.shape:    # a call only where it is refused
             refuse_channels(self, x, len(self.weight.data))
-        return ops.layer_norm(x, self.weight.data, self.bias.data, self.eps)
+        return ops().layer_norm(x, self.weight.data, self.bias.data, self.eps)
 
     def backward(self, dy, cache):
         """dy (..., C) -> dx (..., C)."""
-        dx, dw, db = ops.layer_norm_backward(dy, cache)
+        dx, dw, db = ops().layer_norm_backward(dy, cache)
         self.weight.add_grad(dw)
         self.bias.add_grad(db)
         return dx
@@ -313,12 +304,12 @@ class Embedding(Layer):
 
     def forward(self, ids):
         """ids (...) integers -> y (..., C)."""
-        return ops.embedding(ids, self.weight.data)
+        return ops().embedding(ids, self.weight.data)
 
     def backward(self, dy, cache):
         """dy (..., C) -> None: integers have no gradient."""
         if self.weight.trainable:
-            self.weight.add_grad(ops.embedding_backward(dy, cache))
+            self.weight.add_grad(ops().embedding_backward(dy, cache))
 
 
 class Unembedding(Layer):
@@ -330,11 +321,11 @@ class Unembedding(Layer):
 
     def forward(self, x):
         """x (..., C) -> y (..., n)."""
-        return ops.unembedding(x, self.weight.data, (True, self.weight.trainable))
+        return ops().unembedding(x, self.weight.data, (True, self.weight.trainable))
 
     def backward(self, dy, cache):
         """dy (..., n) -> dx (..., C)."""
-        dx, dw = ops.unembedding_backward(dy, cache)
+        dx, dw = ops().unembedding_backward(dy, cache)
         self.weight.add_grad(dw)
         return dx
 
@@ -350,22 +341,22 @@ class Positions(Layer):
         """x (B, T, C), the first token at position ``start`` -> y (B, T, C)."""
         if np.shape(x)[-1:] != self.weight.data.shape[1:]:
             refuse_channels(self, x, self.weight.data.shape[1])
-        return ops.positions(x, self.weight.data, start)
+        return ops().positions(x, self.weight.data, start)
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C)."""
-        dx, dw = ops.positions_backward(dy, cache)
+        dx, dw = ops().positions_backward(dy, cache)
         self.weight.add_grad(dw)
         return dx
 
 
 # The values of ``GPT2Config.activation_function``, with Hugging Face's names: each operation and
 # its backward pass.  Add a pair to use an activation of your own.
-ACTIVATIONS = {"gelu_new": (ops.gelu, ops.gelu_backward),
-               "gelu_pytorch_tanh": (ops.gelu, ops.gelu_backward),
-               "gelu": (ops.gelu_exact, ops.gelu_exact_backward),
-               "relu": (ops.relu, ops.relu_backward),
-               "silu": (ops.silu, ops.silu_backward)}
+ACTIVATIONS = {"gelu_new": (fast.gelu, fast.gelu_backward),
+               "gelu_pytorch_tanh": (fast.gelu, fast.gelu_backward),
+               "gelu": (fast.gelu_exact, fast.gelu_exact_backward),
+               "relu": (fast.relu, fast.relu_backward),
+               "silu": (fast.silu, fast.silu_backward)}
 
 
 class Activation(Layer):
@@ -376,11 +367,13 @@ class Activation(Layer):
 
     def forward(self, x):
         """x (...) -> y (...)."""
-        return ACTIVATIONS[self.name][0](x)
+        function, _ = ACTIVATIONS[self.name]
+        return (function if ops() is fast else RUN.get()(function))(x)
 
     def backward(self, dy, cache):
         """dy (...) -> dx (...)."""
-        return ACTIVATIONS[self.name][1](dy, cache)
+        _, function = ACTIVATIONS[self.name]
+        return (function if ops() is fast else RUN.get()(function))(dy, cache)
 
 
 class KVCache:
@@ -419,11 +412,12 @@ class Attention(Layer):
     is another width of a head than ``C / n_head``.
 
     A family of trunks has a subclass if its queries, keys and values come from other layers
-    (``project``), are changed by their positions (``turn``), or go through another one at the end
+    (``project``), if positions turn them (``turn``, which takes q, k, the first token's position
+    and the dict of caches, and ``turn_backward``), or if the result goes through another layer
     (``output``, its name).
     """
 
-    output = "c_proj"
+    output, turn = "c_proj", None
 
     def __init__(self, n_embd, n_head, dropout=0.0, dtype=np.float32, causal=True, bias=None,
                  head_dim=None):
@@ -440,20 +434,12 @@ class Attention(Layer):
         """x (B, T, C) -> q, k, v (B, H, T, D), of which k and v may have fewer heads, and a dict of
         caches."""
         qkv, c_attn = self.c_attn.forward(x)
-        heads, n = ops.split_heads(qkv, 3 * self.n_head), self.n_head
+        heads, n = ops().split_heads(qkv, 3 * self.n_head), self.n_head
         return heads[:, :n], heads[:, n:2 * n], heads[:, 2 * n:], {"c_attn": c_attn}
 
     def project_backward(self, dq, dk, dv, cache):
         """The gradients of q, k, v -> dx (B, T, C)."""
-        return self.c_attn.backward(ops.merge_heads(dq, dk, dv), cache["c_attn"])
-
-    def turn(self, q, k, start, cache):
-        """Return q and k as the scores see them; the first token is at position ``start``."""
-        return q, k
-
-    def turn_backward(self, dq, dk, cache):
-        """Return the gradients of q and k before :meth:`turn`."""
-        return dq, dk
+        return self.c_attn.backward(ops().merge_heads(dq, dk, dv), cache["c_attn"])
 
     def forward(self, x, train=False, rng=None, past=None, last=None):
         """x (B, T, C) -> y (B, T, C), or (B, last, C) for the last tokens only.
@@ -461,30 +447,34 @@ class Attention(Layer):
         ``past``, a ``KVCache``, holds the keys and values of the tokens before these; those of
         these tokens are appended.  It is for inference: no backward pass goes through it.
         """
-        p = checks.active_dropout(type(self).__name__, self.dropout, train, rng)
+        p = self.dropout if train else 0.0
+        if p and rng is None:                             # a call only where it is refused
+            checks.generator(type(self).__name__, rng)
         q, k, v, cache = self.project(x)
-        q, k = self.turn(q, k, past.n if past else 0, cache)
+        if self.turn:
+            q, k = self.turn(q, k, past.n if past else 0, cache)
         if past is not None:
             k, v = past.extend(k, v)
-        scores, cache["bias"] = self.bias.forward(x.shape[1]) if self.bias else (None, None)
-        y, cache["heads"] = ops.attention(q, k, v, p, rng, self.causal, scores)
-        y = ops.merge_heads(y)
-        y, cache["last"] = ops.last_tokens(y, last) if last else (y, None)
+        bias, cache["bias"] = self.bias.forward(x.shape[1]) if self.bias else (None, None)
+        y, cache["heads"] = ops().attention(q, k, v, p, rng, self.causal, bias)
+        y = ops().merge_heads(y)
+        y, cache["last"] = ops().last_tokens(y, last) if last else (y, None)
         y, cache[self.output] = getattr(self, self.output).forward(y)
-        y, cache["dropout"] = ops.dropout(y, p, rng)
+        y, cache["dropout"] = ops().dropout(y, p, rng)
         return y, cache
 
     def backward(self, dy, cache):
         """dy (B, T, C) or (B, last, C) -> dx (B, T, C)."""
-        dy = ops.dropout_backward(dy, cache["dropout"])
+        dy = ops().dropout_backward(dy, cache["dropout"])
         dy = getattr(self, self.output).backward(dy, cache[self.output])
         if cache["last"]:
-            dy = ops.last_tokens_backward(dy, cache["last"])
-        dy = ops.split_heads(dy, self.n_head)
-        dq, dk, dv, dbias = ops.attention_backward(dy, cache["heads"])
+            dy = ops().last_tokens_backward(dy, cache["last"])
+        dy = ops().split_heads(dy, self.n_head)
+        dq, dk, dv, dbias = ops().attention_backward(dy, cache["heads"])
         if dbias is not None:
             self.bias.backward(dbias, cache["bias"])      # adds to the other blocks' gradients
-        dq, dk = self.turn_backward(dq, dk, cache)
+        if self.turn:
+            dq, dk = self.turn_backward(dq, dk, cache)
         return self.project_backward(dq, dk, dv, cache)
 
 
@@ -505,13 +495,15 @@ class MLP(Layer):
         x, c_fc = self.c_fc.forward(x)
         x, act = self.act.forward(x)
         y, c_proj = self.c_proj.forward(x)
-        p = checks.active_dropout("MLP", self.dropout, train, rng)
-        y, dropout = ops.dropout(y, p, rng)
+        p = self.dropout if train else 0.0
+        if p and rng is None:
+            checks.generator("MLP", rng)
+        y, dropout = ops().dropout(y, p, rng)
         return y, dict(c_fc=c_fc, act=act, c_proj=c_proj, dropout=dropout)
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C)."""
-        dy = ops.dropout_backward(dy, cache["dropout"])
+        dy = ops().dropout_backward(dy, cache["dropout"])
         dy = self.c_proj.backward(dy, cache["c_proj"])
         dy = self.act.backward(dy, cache["act"])
         return self.c_fc.backward(dy, cache["c_fc"])
@@ -533,7 +525,7 @@ class Block(Layer):
         a, ln_1 = self.ln_1.forward(x)
         a, attn = self.attn.forward(a, train, rng, **reads)
         # Where attention gave only the last tokens, only these of x go on.
-        x, last = ops.last_tokens(x, a.shape[1]) if a.shape != x.shape else (x, None)
+        x, last = ops().last_tokens(x, a.shape[1]) if a.shape != x.shape else (x, None)
         x = x + a                                         # x + attn(ln_1(x))
         m, ln_2 = self.ln_2.forward(x)
         m, mlp = self.mlp.forward(m, train, rng)
@@ -549,7 +541,7 @@ class Block(Layer):
         da = self.attn.backward(dy, cache["attn"])
         da = self.ln_1.backward(da, cache["ln_1"])
         if cache["last"]:
-            dy = ops.last_tokens_backward(dy, cache["last"])
+            dy = ops().last_tokens_backward(dy, cache["last"])
         return dy + da
 
 

@@ -33,7 +33,7 @@ from .optim import Adam, clip_grad_norm, cosine
 from .progress import progress_bar
 from .record import open_run
 from .tasks.base import Task, check_accuracy, draw, dry_run, optional
-from .tracing import ONE_TRACE, trace
+from .tracing import trace
 
 INPUT = "x, the task's input"
 TEST_BATCH, TEST_TOKENS = 64, 8192                        # at most, in one forward pass
@@ -181,10 +181,10 @@ def step(model, task, optimizer, x, y, clip, rng):
     """Train one step: forward, backward, clip, Adam.  Return (loss, accuracy)."""
     for p in optimizer.parameters:
         p.grad = None
-    logits, cache = parallel.forward(model, x, train=True, rng=rng)
+    logits, cache = parallel.forward_in_parts(model, x, train=True, rng=rng)
     loss, dlogits = task.loss(logits, y)
     if math.isfinite(loss):
-        parallel.backward(model, dlogits, cache)
+        parallel.backward_in_parts(model, dlogits, cache)
         if math.isfinite(clip_grad_norm(optimizer.parameters, clip)):
             accuracy = task.accuracy(logits, y)
             check_accuracy(task, accuracy)
@@ -329,7 +329,7 @@ def evaluate(model, task, x, y, progress=False, answers=None, between=None):
             if between is not None:
                 between()
             xi, yi = x[i:i + n], y[i:i + n]
-            logits, _ = parallel.forward(model, xi)
+            logits, _ = parallel.forward_in_parts(model, xi)
             if answers is not None:
                 answers.append(logits)
             loss, accuracy = task.loss(logits, yi)[0], task.accuracy(logits, yi)
@@ -350,8 +350,6 @@ def first_nonfinite(model, x):
     for name, p in model.named_parameters():
         if not np.isfinite(p.data).all():
             return name
-    if ONE_TRACE.locked():                                # only one trace can be open
-        return "a layer that the open trace shows"
     with np.errstate(all="ignore"), model.all_frozen(), trace(model) as t:
         model.forward(x)
     for name, y in t.outputs.items():

@@ -130,8 +130,3 @@ def test_each_file_has_a_row_in_the_table(here, capsys):
     assert rows[0] == "ada.ipynb,0,2,0,bias_gradient shared_weight_gradient,"
     assert rows[1].startswith("none.py,0,0,0,,none.py: there is no such file")
     assert rows[2] == "mine.py,0,0,44,,"
-
-
-def test_another_file_does_not_become_a_table(here, fails):
-    own.new("mine.py")
-    assert "mine.py is there already" in fails("check", "--csv", "mine.py", "mine.py")

@@ -181,11 +181,11 @@ from minifpt.gradients import examples
 from minifpt.exercises import own
 from minifpt.viewer.steps import formulas
 assert "scaled" in tracing.OPERATIONS and examples.check("scaled")
-assert fast.scaled is minifpt.functional.scaled.raw
+assert fast.scaled is minifpt.functional.scaled.__wrapped__
 x, s = np.ones((2, 3)), np.arange(3.0)
 with minifpt.trace(minifpt.layers.Linear(3, 3)) as t:
-    y, cache = fast.scaled(x, s)
-    fast.scaled_backward(y, cache)
+    y, cache = fast.ops().scaled(x, s)
+    fast.ops().scaled_backward(y, cache)
 assert [step.op for step in t.steps] == ["scaled", "scaled"]
 assert np.array_equal(t.steps[0].gradients["s"], [0, 2, 4])
 operands = formulas.operands(t.steps[1], {})
@@ -207,7 +207,7 @@ def test_an_operation_takes_four_places_of_the_package(tmp_path):
     for name, before, more in (
             ("functional.py", "", NEW_OPERATION),
             ("fast.py", "silu, silu_backward",
-             "scaled, scaled_backward = F.scaled.raw, F.scaled_backward.raw\n"),
+             "scaled, scaled_backward = bare(F.scaled), bare(F.scaled_backward)\n"),
             ("gradients/examples.py", '        "linear": ', '        "scaled": lambda: '
                                                   '[((n((2, 3, 4)), n(4)), {})],\n'),
             ("viewer/steps/formulas.py", '    "bias": {', """    "scaled": {

@@ -212,7 +212,7 @@ FORMATS = {
         "model.safetensors": [of_safetensors, of_bytes], "config.json": [of_json, of_text]}),
     "index": (make_index, read_folder, {"model.safetensors.index.json": [of_json, of_text]}),
     "tokenizer": (make_tokenizer, read_tokenizer, {
-        "merges.txt": [of_text, of_bytes], "vocab.json": [of_json, of_text]}),
+        "merges.txt": [of_text, of_bytes], "vocab.json": [of_text]}),
     "idx": (make_idx, read_labelled(data.mnist), {
         "t10k-images-idx3-ubyte.gz": [of_gzip, of_bytes], "t10k-labels-idx1-ubyte": [of_bytes]}),
     "cifar10": (lambda folder: (folder / "test_batch.bin").write_bytes(bytes(2 * 3073)),

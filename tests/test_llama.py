@@ -163,7 +163,7 @@ def test_commands_take_a_llama(tmp_path, monkeypatch, capsys):
     model = ["--model", "random:llama:1x2/1x8@0.8"]
     for argv in (["train", "bit-xor", *model, "--steps", 3, "--out", "run"],
                  ["train", "bit-xor", *model, "--steps", 4, "--out", "run", "--resume"],
-                 ["steps", "bit-xor", *model, "--html", "run.html"],
+                 ["steps", "bit-xor", *model, "--out", "run.html"],
                  ["attention", "run", "--examples", 2],
                  ["convert", "run", "--out", "folder"],
                  ["summary", "--model", "folder+attn=statistics:folder"],

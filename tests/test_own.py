@@ -92,7 +92,7 @@ def test_the_bare_skeleton_has_the_forward_definitions_and_no_gradient(tmp_path,
             assert docstring.startswith("Return d") and "``" not in docstring
             assert not any(formula in text for formula in re.findall(r"``(d\w* = .*?)``", library))
         elif name in own.FUNCTIONS:
-            assert docstring == inspect.getdoc(vars(F)[name].raw)
+            assert docstring == inspect.getdoc(vars(F)[name].__wrapped__)
     assert "Stuck?" in text and "Stuck?" not in SKELETON
     assert max(map(len, text.splitlines())) <= 100
     assert own.load(tmp_path / "my bare.py").functions == {}

@@ -381,7 +381,7 @@ def test_the_page_in_a_browser(made, tmp_path, drawn, browser, scheme, width):
     page.on("request", lambda request: requests.append(request.url))
     for name in ("xor", "digits", "memory", "listops", "walk"):
         path = tmp_path / f"{name}.html"
-        assert cli.main(["report", made[0] / name, "--html", path]) == 0
+        assert cli.main(["report", made[0] / name, "--out", path]) == 0
         assert one_file(path.read_text(encoding="utf-8"))
         page.goto(f"file://{path}")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

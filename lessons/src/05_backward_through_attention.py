@@ -259,18 +259,23 @@ check("multi_query_backward", multi_query_backward)
 # %% [markdown]
 # ## Going further
 #
-# **A whole step** of a small model on bit XOR. The strip on top shows every operation; the way back
-# starts at the loss on the right. Pink operations have weights that are trained, hatched ones
-# frozen weights. Below stand results for one example, each over a gradient that the operation
-# computes on its way back: its label says which. At the bottom left the loss and how far each group
-# moved. `whole` in a cell of its own shows the step as a page.
+# **A whole step** of a small model on bit XOR is a page: `whole` in a cell of its own shows every
+# operation, forward and then back, with its numbers. Here is one of its matrices: $dS$ of one head
+# in the last block, for one example. The first five rows are 0: the loss reads the answers of the
+# last five tokens only. Each row adds up to 0: moving all scores of a row together changes no
+# share.
 
 # %%
 bits = minifpt.tasks.get("bit-xor")
 small = minifpt.FPT.for_task(bits, "random:2x4x32", seed=0, dropout=0.0)
 small.freeze(minifpt.FreezeMask.fpt())
 whole = minifpt.steps(small, bits, progress=False)
-picture(whole.figure())
+back = next(s for s in whole.data["steps"] if s["back"] and s["name"].endswith("attn.softmax"))
+dS = whole.array(back["out"][0]["array"])[0, 0]           # of the first example and head
+fig, (ax,) = figure(1, width=3.4, height=3.2)
+matrix(ax, dS, "dS", "key of token", digits=None)
+ax.set_ylabel("query of token")
+picture(fig)
 
 # %% [markdown]
 # **3.** *Open.* Most entries of $dS$ are close to 0. If we knew which, we could skip them. But we

@@ -1,4 +1,4 @@
-"""The commands for a single run: ``train`` and ``plan``."""
+"""The command for a single run: ``train``."""
 
 import shlex
 import sys
@@ -7,15 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import machine, tasks
+from .. import tasks
 from ..exercises import own
-from ..experiments import plan as planning
 from ..experiments import runs
 from ..files import read_json
 from ..gradients import gradcheck
 from ..training import train as training
 from . import options as shared
-from .formatting import print_rows, say
 from .options import option, takes
 
 SOLVED_ACCURACY = 0.95                                    # `train` names the first step that has it
@@ -59,20 +57,19 @@ def wrong_loss(task):
     *shared.run_options("steps", "batch_size", "lr", "until",
                         until="the task's own, 0.995 for bit-xor, unless --steps is given"),
     shared.SEED,
-    shared.out_option("the run's folder", "a new runs/TASK", type=shared.folder, metavar="FOLDER"),
+    shared.out_option("the run's folder", "a new runs/TASK"),
     option("--resume", action="store_true",
            help="continue the run in --out, or the task's newest run"),
-    *shared.rare(
-        shared.ADAPT, shared.START,
-        *shared.run_options("schedule", "dropout", "clip", "warmup", "eval_every", "test_examples",
-                            clip="1", eval_every="100", test_examples="256, in the last all"),
-        option("--checkpoint-every", type=shared.whole, default=500, metavar="N",
-               help="steps between checkpoints (default: 500)"),
-        option("--functional", type=shared.path, metavar="FILE",
-               help="run your functions from a file by 'minifpt new'"),
-        option("--skip-check", action="store_true",
-               help="train even if a function of that file is wrong")),
-    epilog=shared.TRUNKS)
+    shared.ADAPT, shared.START,
+    *shared.run_options("schedule", "dropout", "clip", "warmup", "eval_every", "test_examples",
+                        clip="1", eval_every="100", test_examples="256, in the last all"),
+    option("--checkpoint-every", type=int, default=500, metavar="N",
+           help="steps between checkpoints (default: 500)"),
+    option("--functional", type=Path, metavar="FILE",
+           help="run your functions from a file by 'minifpt new'"),
+    option("--skip-check", action="store_true",
+           help="train even if a function of that file is wrong"),
+    epilog=shared.KINDS)
 def train(args):
     task = shared.make_task(args)
     out = args.out = args.out or (newest_folder if args.resume else new_folder)(task.name)
@@ -112,47 +109,14 @@ def train(args):
         f"{len(test_set[0])} examples" if test_set else
         f"{args.test_examples or training.__kwdefaults__['test_examples']} random examples")
     solved = next((row["step"] for row in history if row["test_accuracy"] >= SOLVED_ACCURACY), None)
-    say(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({examples}) after "
-        f"{last['step']} steps, {last['seconds']:.0f} s"
-        + ("\n" if solved is None else f"\n{100 * SOLVED_ACCURACY:.0f} % after {solved} steps; ")
-        + f"{trained:,} of {total:,} parameters trained"
-        f"\n{out}: config.json metrics.csv checkpoint.npz curves.png")
+    print(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({examples}) after "
+          f"{last['step']} steps, {last['seconds']:.0f} s"
+          + ("\n" if solved is None else f"\n{100 * SOLVED_ACCURACY:.0f} % after {solved} steps; ")
+          + f"{trained:,} of {total:,} parameters trained"
+          f"\n{out}: config.json metrics.csv checkpoint.npz curves.png")
     if file:
-        say(f"{file.path}: {len(file.calls)} of its functions ran, {file.calls.total():,} times, "
-            "not counting calls within the file")
+        print(f"{file.path}: {len(file.calls)} of its functions ran, {file.calls.total():,} times, "
+              "not counting calls within the file")
         if uncalled := [name for name in file.functions if name not in file.calls]:
-            say(f"{file.path}: this model never called {', '.join(uncalled)}")
+            print(f"{file.path}: this model never called {', '.join(uncalled)}")
     print(f"next: minifpt report {shlex.quote(str(out))}")
-
-
-@takes(
-    shared.TASKS, shared.MODEL, shared.FREEZE, shared.ADAPT,
-    *shared.run_options("steps", "batch_size", "dropout"), epilog=shared.TRUNKS)
-def plan(args):
-    task = shared.make_task(args)
-    options = tasks.defaults_of(task) | shared.given_options(args, "steps", "batch_size", "dropout")
-    steps, batch = options["steps"], options["batch_size"]
-    if steps < 1:
-        raise ValueError(f"plan: steps is {steps}, expected at least 1")
-    prediction = planning.plan(task, args.model, args.freeze, batch, options["dropout"], args.adapt)
-    model, config = prediction.model, prediction.model.trunk.config
-    shape = f"{config.n_layer} blocks, " if hasattr(config, "n_head") else ""
-    every, examples = map(training.__kwdefaults__.get, ("eval_every", "test_examples"))
-    test_set = tasks.optional(task, "test_set")()           # in the last test
-    tests, last = (steps - 1) // every, len(test_set[0]) if test_set else examples
-    seconds = {"a step": prediction.step, f"{steps:,} steps": steps * prediction.step,
-               f"{tests:,} tests": tests * examples * prediction.test,
-               "last test": last * prediction.test}
-    notes = {f"{tests:,} tests": f", {examples} examples every {every} steps",
-             "last test": f", {last:,} examples"}
-    print_rows({
-        "run": f"{task.name} with {args.model}: {shape}{config.n_embd} channels, "
-               f"{batch} x {task.tokens} tokens, frozen: {model.recipe.freeze}"
-               + (f", adapter: {args.adapt}" if args.adapt else ""),
-        **{name: planning.duration(time) + notes.get(name, "") for name, time in seconds.items()},
-        "in all": planning.duration(sum([*seconds.values()][1:]))
-                  + (", at most" if tasks.optional(task, "target_accuracy") else ""),
-        "memory": f"{prediction.peak / 1e6:,.0f} MB at most, "
-                  f"{prediction.weights / 1e6:,.0f} MB of it weights",
-        "measured on": f"the whole trunk, {machine.cores()} thread"
-                       f"{'' if machine.cores() == 1 else 's'}"})

@@ -6,7 +6,7 @@ its gradients, from the cache of the reader's own forward pass.  All numbers are
 
 import copy
 import inspect
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import compress
@@ -15,6 +15,7 @@ import numpy as np
 
 from .. import functional as F
 from .. import tracing
+from ..fast import standing_in
 from ..files import one_line
 from ..gradients.examples import examples, fresh
 from .engine import (
@@ -89,7 +90,7 @@ def examine(answers, name, seed=None):
     fixes the numbers."""
     if name not in answers:
         return Result(name, NOT_WRITTEN)
-    with standing_in({"dropout": masks_of(answers["dropout"])} if "dropout" in answers else {}):
+    with readers({"dropout": masks_of(answers["dropout"])} if "dropout" in answers else {}):
         result = result_of(OPERATIONS[name], answers[name], answers, np.random.default_rng(seed))
     if result.status == WRONG:
         op = name.removesuffix("_backward")
@@ -99,13 +100,9 @@ def examine(answers, name, seed=None):
     return result
 
 
-@contextmanager
-def standing_in(functions):
-    """Let functions stand in for the library's of the same name within the ``with``."""
-    with ExitStack() as undo:
-        for name, function in functions.items():
-            undo.enter_context(tracing.swapped(vars(F), name, function))
-        yield
+def readers(functions):
+    """Let functions, {name: function}, run in the place of the library's within a ``with``."""
+    return standing_in({vars(F)[name]: function for name, function in functions.items()})
 
 
 def halves(answers, ops):
@@ -115,13 +112,13 @@ def halves(answers, ops):
 
 def masks_of(dropout):
     """Return the library's dropout with the masks that a reader's draws, if it does not raise."""
-    def stand_in(x, p, rng, library=F.dropout):
+    def stand_in(x, p, rng):
         try:
             mask = dropout(np.ones_like(x), p, rng)[0] if p else 1.0
             mask = np.multiply(mask, 1.0, out=np.empty_like(x))      # raises for another shape
             return x * mask, F.DropoutCache(mask if p else None)
         except Exception:                                 # the check of dropout names it
-            return library(x, p, rng)
+            return F.dropout.checked(x, p, rng)
     return stand_in
 
 
@@ -233,7 +230,7 @@ def fits(answers, op, written, rng):
         dy = rng.standard_normal(np.shape(y)) if np.ndim(y) else 0.7
         right, names = gradients(op, inputs, vars(F)[f"{op}_backward"](dy, right_cache))
         try:
-            with standing_in(answers):
+            with readers(answers):
                 run_forward, run_backward = vars(F)[op], vars(F)[f"{op}_backward"]
                 result = run_backward(dy, run_forward(*inputs, **fresh(options))[1])
                 y, cache = run_forward(*in_float32(inputs), **fresh(options))
@@ -285,7 +282,7 @@ def backward(op, answers, rng):
     library's if the reader's is wrong or not written.  Raises :class:`Wrong` if it does not fit
     the library's functions that call it."""
     def stand_in(*inputs, **options):                     # the library's, calling the reader's
-        with standing_in({name: answers[name] for name in halves(answers, CALLS.get(op, ()))}):
+        with readers({name: answers[name] for name in halves(answers, CALLS.get(op, ()))}):
             return vars(F)[op](*inputs, **options)
 
     run_forward, where = stand_in, ""

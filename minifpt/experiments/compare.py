@@ -286,33 +286,33 @@ def score(histories):
     return curves[:, -1].mean(), curves.mean()
 
 
-def compare(out, task_names, models, seeds, **options):
+def compare(out, task_names, models, seeds, *, force=False, **options):
     """Run a grid and return its table and the differences between its arms.
 
-    It writes ``OUT/table.md``, ``runs.csv`` and ``curves.png``, and refuses to replace files that
-    minifpt did not write."""
+    It writes ``OUT/table.md``, ``runs.csv`` and ``curves.png``; in a folder without runs it
+    replaces files of these names only by ``force``."""
     out = Path(out)
-    check_outputs(out, "table.md", "runs.csv", "curves.png")
+    check_outputs(out, force, "table.md", "runs.csv", "curves.png")
     results = grid(out, task_names, models, seeds, **options)
     text = "\n\n".join(filter(None, [tables.table(results), tables.differences(results),
                                     tables.still_rising(results)]))
-    outputs.write_text(out / "table.md", tables.KIND, text + "\n\n")
-    outputs.write_csv(out / "runs.csv", tables.CSV, tables.rows(results))
+    save_text(out / "table.md", text + "\n")
+    save_text(out / "runs.csv", tables.rows(results))
     tables.picture(results, out / "curves.png")
     return text
 
 
-def reproduce(name, table, out, seeds=5, **options):
+def reproduce(name, table, out, seeds=5, *, force=False, **options):
     """Run one of the paper's tables, a ``reproduce.Table``, with a number of seeds, and return it
     as Markdown.  ``options`` are those of :func:`grid`.
 
     It writes ``OUT/NAME.md``, ``.csv`` and ``.png``."""
     out = Path(out)
-    check_outputs(out, f"{name}.md", f"{name}.csv", f"{name}.png")
+    check_outputs(out, force, f"{name}.md", f"{name}.csv", f"{name}.png")
     results = grid_of(table, out, seeds, **options)
     text = table.text(results)
-    outputs.write_text(out / f"{name}.md", tables.KIND, f"{table.shows}\n\n{text}\n\n")
-    outputs.write_csv(out / f"{name}.csv", tables.CSV, tables.rows(results))
+    save_text(out / f"{name}.md", f"{table.shows}\n\n{text}\n")
+    save_text(out / f"{name}.csv", tables.rows(results))
     tables.picture(results, out / f"{name}.png")
     return text
 
@@ -322,7 +322,9 @@ def grid_of(table, out, seeds, **options):
     return grid(out, table.columns, table.arms, range(seeds), rates=table.rates, **options)
 
 
-def check_outputs(out, *names):
-    """Raise ``ValueError`` for a file of these names that minifpt did not write."""
+def check_outputs(out, force, *names):
+    """Raise ``ValueError`` for a file of these names in a folder without runs, which is not a
+    grid's, unless ``force`` replaces it."""
+    is_grid = any(out.glob("*/**/config.json"))
     for name in names:
-        outputs.check(out / name, tables.CSV if name.endswith(".csv") else tables.KIND)
+        outputs.check(out / name, force or is_grid)

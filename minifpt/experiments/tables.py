@@ -202,7 +202,6 @@ def chosen_rate(grid, task, model):
     return f", lr {rate_text(rate)}{edge}" + (f", {bad} diverged" if bad else "")
 
 
-KIND = "comparison"                                       # the mark in tables and pictures
 CSV = ["task", "trunk", "lr", "seed", "choice", "steps", "train_accuracy", "test_accuracy",
        "test_loss", "curve"]
 
@@ -241,4 +240,4 @@ def picture(grid, path):
         plots.mark_level(ax, grid.chance(task), "chance")
         ax.set(title=tasks.label_of(task), xlabel="step", ylabel="test accuracy (%)")
     plots.legend(fig, axes, inside=0)
-    plots.save(fig, path, KIND)
+    plots.save(fig, path)

@@ -18,9 +18,7 @@ from . import (
     nearest_folder,
     read_json,
     read_text,
-    read_unfinished,
     refuse_damage,
-    regular,
     save_text,
     stored_json,
     write_beside,
@@ -94,7 +92,7 @@ def load_checkpoint(path, run):
                 for key in (name, f"m/{name}", f"v/{name}")}
     with refuse_damage(f"{path}: not a checkpoint, or damaged"):
         # NumPy might not close a damaged file that it opened itself.
-        with open(regular(path), "rb") as f, np.load(f, allow_pickle=False) as file:
+        with open(path, "rb") as f, np.load(f, allow_pickle=False) as file:
             headers = array_headers(file.zip)
             state = stored_json(file.zip, "state", MOST_SETTINGS)
             # Other arrays are not read: they may be large.
@@ -181,9 +179,6 @@ def locked(folder):
                 raise ValueError(f"{folder}: another run is writing there") from None
             except OSError:                               # NFS and others cannot lock folders
                 pass
-        for leftover in folder.glob(".*.*.minifpt"):      # of a write_beside that was killed
-            if read_unfinished(leftover)[0] in OURS:
-                leftover.unlink(missing_ok=True)
         try:
             yield
         except BaseException as e:                        # after Ctrl-C a run may be resumed

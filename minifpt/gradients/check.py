@@ -276,7 +276,9 @@ class _Check:
                   "its cache": cache}
         before = [[a.copy() for a in arrays_in(value)] for value in values.values()]
         grads = self.op_backward(tuple(dys) if self.has_outputs else dys[0], cache)
-        grads = grads if isinstance(grads, (tuple, list)) else (grads,)
+        grads = [*grads] if isinstance(grads, (tuple, list)) else [grads]
+        while len(grads) > len(self.inputs) and grads[-1] is None:
+            grads.pop()                                   # of an optional input that is not given
         for (name, value), arrays in zip(values.items(), before, strict=True):
             if value is not dys or not any(grad is dy for grad in grads for dy in dys):
                 _stays("backward pass", name, value, arrays)          # a returned dy may change

@@ -14,7 +14,6 @@ from ..tracing import trace
 from ..trunks import TrunkSpec
 
 ROWS = 256                                                # tokens that are traced at a time
-KIND = "attention maps"                                   # of the picture
 
 
 class Maps(NamedTuple):
@@ -230,17 +229,19 @@ def draw_all(ax, m, title):
     return image
 
 
-def check_place(out):
+def check_place(out, force=False):
     """Raise ``ValueError`` where the picture cannot be written."""
     if out.suffix.lower() != ".png":
         raise ValueError(f"attention: the picture would be {out}, expected a name that ends in "
                          ".png")
-    outputs.check(out, KIND)
+    outputs.check(out, force)
 
 
-def attention(runs, out, examples=64):
+def attention(runs, out, examples=64, force=False):
     """Write the picture and return the :func:`summary`; ``runs`` and ``examples`` are those of
-    :func:`subjects`.  Each number of a map is in ``minifpt.trace(model).attention``."""
+    :func:`subjects`.  Only by ``force`` it replaces a file.  Each number of a map is in
+    ``minifpt.trace(model).attention``."""
+    check_place(out, force)
     task, x, shown = subjects(runs, examples)
-    plots.save(picture(task, x, shown), out, KIND)
+    plots.save(picture(task, x, shown), out)
     return summary(shown)

@@ -18,7 +18,6 @@ from . import attention
 from .html import figures, images, page, paragraph, table
 
 MAX_EXAMPLES = 24                                         # wrong ones that the page shows
-KIND = "report"                                           # of the page
 
 
 # ---------------------------------------------------------------------------- numbers
@@ -45,19 +44,19 @@ def test(task, run, progress=True):
 # --------------------------------------------------------------------------- sections
 
 
-def report(folder, task, run, start, html):
+def report(folder, task, run, start, html, force=False):
     """Write the page of a run to ``html``: its folder, its task, its ``Run``, and its model before
-    the first step."""
+    the first step.  Only by ``force`` it replaces a file."""
     if not run.history:
         raise ValueError(f"{folder}: the run has no test yet: go on with 'minifpt train --resume'")
     tested = test(task, run)
-    outputs.write_text(html, KIND, page(f"{task.name} with {run.config['recipe']['trunk']}", {
+    outputs.write_text(html, page(f"{task.name} with {run.config['recipe']['trunk']}", {
         "Result": result_section(folder, task, run, tested),
         "Answers": answers_section(task, tested),
         "Parameters that moved": moves_section(start, run.model, task),
         "Attention that moved": attention_section(folder, task, run, start),
         "Settings": table([[key, str(value)] for key, value in run.config.items()],
-                          caption="config.json")}))
+                          caption="config.json")}), force)
 
 
 def result_section(folder, task, run, tested):

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .. import fast as ops
 from ..checks import array, arrays_in, brief, crc, generator, one_of, whole
+from ..fast import ops
 
 FILE_NAME = re.compile(r"\w[\w .,+=()-]{0,59}")            # a task's name names its folder
 COMPARED = 512                                            # examples of a split, see fingerprint
@@ -228,8 +228,8 @@ class Classification(TaskDefaults):
         logits (B, output_tokens, output_dim), y from :meth:`batch` -> a float, and dlogits with
         the shape and dtype of logits.
         """
-        loss, cache = ops.cross_entropy(self.choices(logits, y), y)
-        return float(loss), ops.cross_entropy_backward(1.0, cache).reshape(logits.shape)
+        loss, cache = ops().cross_entropy(self.choices(logits, y), y)
+        return float(loss), ops().cross_entropy_backward(1.0, cache).reshape(logits.shape)
 
     def accuracy(self, logits, y):
         """Return the share of right choices, a float in 0 ... 1; shapes as in :meth:`loss`.  If a

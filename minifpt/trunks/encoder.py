@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from .. import checks, layers
-from .. import fast as ops
+from ..fast import ops
 from ..files import export, weights
 from ..gpt2 import GPT2, Trunk
 from .parts import GatedMLP, RMSNorm
@@ -152,7 +152,7 @@ class PostNormBlock(layers.Block):
     def forward(self, x, train=False, rng=None, **reads):
         """x (B, T, C) -> y (B, T, C), or (B, last, C) for the last tokens only."""
         a, attn = self.attn.forward(x, train, rng, **reads)
-        x, last = ops.last_tokens(x, a.shape[1]) if a.shape != x.shape else (x, None)
+        x, last = ops().last_tokens(x, a.shape[1]) if a.shape != x.shape else (x, None)
         x, ln_1 = self.ln_1.forward(x + a)
         m, mlp = self.mlp.forward(x, train, rng)
         y, ln_2 = self.ln_2.forward(x + m)
@@ -165,7 +165,7 @@ class PostNormBlock(layers.Block):
         dy = self.ln_1.backward(dy + dm, cache["ln_1"])
         da = self.attn.backward(dy, cache["attn"])
         if cache["last"]:
-            dy = ops.last_tokens_backward(dy, cache["last"])
+            dy = ops().last_tokens_backward(dy, cache["last"])
         return dy + da
 
 

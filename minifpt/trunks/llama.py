@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from .. import checks, layers
-from .. import fast as ops
+from ..fast import ops
 from ..files import export, weights
 from ..gpt2 import LanguageModel, Trunk
 from .parts import GatedMLP, RMSNorm
@@ -84,24 +84,25 @@ class GroupedAttention(layers.Attention):
         q, q_proj = self.q_proj.forward(x)
         k, k_proj = self.k_proj.forward(x)
         v, v_proj = self.v_proj.forward(x)
-        return (ops.split_heads(q, self.n_head), ops.split_heads(k, self.n_group),
-                ops.split_heads(v, self.n_group), dict(q_proj=q_proj, k_proj=k_proj, v_proj=v_proj))
+        return (ops().split_heads(q, self.n_head), ops().split_heads(k, self.n_group),
+                ops().split_heads(v, self.n_group),
+                dict(q_proj=q_proj, k_proj=k_proj, v_proj=v_proj))
 
     def project_backward(self, dq, dk, dv, cache):
         """The gradients of q, k, v -> dx (B, T, C): x went three ways."""
-        return (self.v_proj.backward(ops.merge_heads(dv), cache["v_proj"])
-                + self.k_proj.backward(ops.merge_heads(dk), cache["k_proj"])
-                + self.q_proj.backward(ops.merge_heads(dq), cache["q_proj"]))
+        return (self.v_proj.backward(ops().merge_heads(dv), cache["v_proj"])
+                + self.k_proj.backward(ops().merge_heads(dk), cache["k_proj"])
+                + self.q_proj.backward(ops().merge_heads(dq), cache["q_proj"]))
 
     def turn(self, q, k, start, cache):
         """Rotate q and k by their positions."""
-        q, cache["rope_q"] = ops.rope(q, self.rope_base, start)
-        k, cache["rope_k"] = ops.rope(k, self.rope_base, start)
+        q, cache["rope_q"] = ops().rope(q, self.rope_base, start)
+        k, cache["rope_k"] = ops().rope(k, self.rope_base, start)
         return q, k
 
     def turn_backward(self, dq, dk, cache):
         """Rotate the gradients of q and k back."""
-        return (ops.rope_backward(dq, cache["rope_q"]), ops.rope_backward(dk, cache["rope_k"]))
+        return (ops().rope_backward(dq, cache["rope_q"]), ops().rope_backward(dk, cache["rope_k"]))
 
 
 class Llama(Trunk):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import checks, layers
-from .. import fast as ops
+from ..fast import ops
 from ..gpt2 import Trunk
 
 
@@ -55,11 +55,11 @@ class Recurrence(layers.Layer):
         """x (B, T, C) -> h (B, T, C)."""
         weights = self.weight_ih, self.weight_hh, self.bias
         need = True, *(p.trainable for p in weights)
-        return ops.lstm(x, *(p.data for p in weights), need)
+        return ops().lstm(x, *(p.data for p in weights), need)
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C)."""
-        dx, dw_ih, dw_hh, db = ops.lstm_backward(dy, cache)
+        dx, dw_ih, dw_hh, db = ops().lstm_backward(dy, cache)
         self.weight_ih.add_grad(dw_ih)
         self.weight_hh.add_grad(dw_hh)
         self.bias.add_grad(db)
@@ -79,16 +79,16 @@ class RecurrentBlock(layers.Layer):
         y, ln_1 = self.ln_1.forward(x)
         y, lstm = self.lstm.forward(y)
         p = checks.active_dropout("RecurrentBlock", self.dropout, train, rng)
-        y, dropout = ops.dropout(y, p, rng)
+        y, dropout = ops().dropout(y, p, rng)
         y = x + y if self.residual else y
-        y, last = ops.last_tokens(y, last) if last else (y, None)
+        y, last = ops().last_tokens(y, last) if last else (y, None)
         return y, dict(ln_1=ln_1, lstm=lstm, dropout=dropout, last=last)
 
     def backward(self, dy, cache):
         """dy with the shape of y -> dx (B, T, C)."""
         if cache["last"]:
-            dy = ops.last_tokens_backward(dy, cache["last"])
-        dx = ops.dropout_backward(dy, cache["dropout"])
+            dy = ops().last_tokens_backward(dy, cache["last"])
+        dx = ops().dropout_backward(dy, cache["dropout"])
         dx = self.lstm.backward(dx, cache["lstm"])
         dx = self.ln_1.backward(dx, cache["ln_1"])
         return dy + dx if self.residual else dx

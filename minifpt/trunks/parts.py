@@ -3,7 +3,7 @@
 import numpy as np
 
 from .. import checks, layers
-from .. import fast as ops
+from ..fast import ops
 
 
 class RMSNorm(layers.Layer):
@@ -16,11 +16,11 @@ class RMSNorm(layers.Layer):
         """x (..., C) -> y (..., C)."""
         if np.shape(x)[-1:] != self.weight.data.shape:
             layers.refuse_channels(self, x, len(self.weight.data))
-        return ops.rms_norm(x, self.weight.data, self.eps)
+        return ops().rms_norm(x, self.weight.data, self.eps)
 
     def backward(self, dy, cache):
         """dy (..., C) -> dx (..., C)."""
-        dx, dw = ops.rms_norm_backward(dy, cache)
+        dx, dw = ops().rms_norm_backward(dy, cache)
         self.weight.add_grad(dw)
         return dx
 
@@ -41,18 +41,18 @@ class GatedMLP(layers.Layer):
         gate, gate_proj = self.gate_proj.forward(x)
         up, up_proj = self.up_proj.forward(x)
         gate, act = self.act.forward(gate)
-        y, multiply = ops.multiply(gate, up)
+        y, multiply = ops().multiply(gate, up)
         y, down_proj = self.down_proj.forward(y)
         p = checks.active_dropout("GatedMLP", self.dropout, train, rng)
-        y, dropout = ops.dropout(y, p, rng)
+        y, dropout = ops().dropout(y, p, rng)
         return y, dict(gate_proj=gate_proj, up_proj=up_proj, act=act, multiply=multiply,
                        down_proj=down_proj, dropout=dropout)
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C)."""
-        dy = ops.dropout_backward(dy, cache["dropout"])
+        dy = ops().dropout_backward(dy, cache["dropout"])
         dy = self.down_proj.backward(dy, cache["down_proj"])
-        dgate, dup = ops.multiply_backward(dy, cache["multiply"])
+        dgate, dup = ops().multiply_backward(dy, cache["multiply"])
         dgate = self.act.backward(dgate, cache["act"])
         return (self.gate_proj.backward(dgate, cache["gate_proj"])
                 + self.up_proj.backward(dup, cache["up_proj"]))

@@ -16,7 +16,6 @@ from .. import encoded, fill, read, to_json
 from ..steps.differences import BREAKS, broken
 from ..steps.frames import source_of
 
-KIND = "playground"                                       # of the page
 MODEL = "minigpt-tiny"
 TASKS = "bit-xor", "majority", "bit-memory"               # those that tasks.js has
 MAX_TOKENS = 12                                           # of these tasks
@@ -74,10 +73,11 @@ def page_data(model=MODEL):
             "faults": faults()}
 
 
-def save(path, model=MODEL, task="bit-xor"):
-    """Write the page and return its size in bytes.  Raises ``ValueError`` instead of replacing a
-    file that is not such a page."""
-    return outputs.write_text(path, KIND, playground(model, task))
+def save(path, model=MODEL, task="bit-xor", force=False):
+    """Write the page and return its size in bytes.  Raises ``ValueError`` where there is a file,
+    unless ``force`` replaces it."""
+    outputs.check(path, force)
+    return outputs.write_text(path, playground(model, task), force)
 
 
 class LivePage:

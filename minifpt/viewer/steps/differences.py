@@ -10,6 +10,7 @@ from ... import functional as F
 from ... import tracing
 from ...exercises.mistakes import MISTAKES
 from ...exercises.rewriting import rewrite
+from ...fast import standing_in
 from ...gradients.diagnosis import rms
 from ...progress import progress_bar
 from . import formulas
@@ -57,7 +58,7 @@ def breaks(t, model, task, x, y, rng, rows):
     right, results = {i: step for i, step in enumerate(t.steps) if step.backward}, []
     for fault in BREAKS:
         faulty = broken(fault)
-        with tracing.swapped(tracing.OPERATIONS, fault.op, (vars(F)[fault.op], faulty.function)):
+        with standing_in({vars(F)[f"{fault.op}_backward"]: faulty.function}):
             steps = [step for step in traced(model, task, x, y, rng).steps if step.backward]
         if [step.name for step in steps] != [step.name for step in right.values()]:
             return []

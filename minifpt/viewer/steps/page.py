@@ -11,6 +11,7 @@ import inspect
 import math
 import re
 from contextlib import suppress
+from unittest.mock import patch
 
 import numpy as np
 
@@ -23,11 +24,10 @@ from ...machine import single_threaded_blas
 from ...optim import Adam, clip_grad_norm
 from ...tasks import optional
 from ...tasks.base import dry_run
-from ...tracing import swapped, trace
+from ...tracing import trace
 from ...trunks import TrunkSpec, config_for
 from .. import encoded, fill, read, stored_array, to_json
 from . import differences as compared
-from . import still
 from .frames import MIN_TOKENS, TOKENS, Frames, Store, StoreFull, axes_of_weight
 
 MAX_PARAMETERS = 20_000_000
@@ -43,7 +43,6 @@ TIGHTER = ((4, 32, 400), (4, 32, 24), (2, 32, 24), (1, 32, 24), (1, 16, 24),
 ROOM = 1_250_000                                          # bytes, a third more as text
 PAGE = ("steps/page.html", "steps/page.css", "common.js", "steps/page.js", "steps/ribbon.js",
         "steps/frames.js", "steps/after.js", "steps/ends.js")
-KIND = "steps"                                            # of the page
 
 
 class Steps:
@@ -63,17 +62,10 @@ class Steps:
                            "LIST": f"<ol>{''.join(rows)}</ol>", "DATA": to_json(self.data),
                            "SCRIPT": "\n".join(map(read, scripts))})
 
-    def save(self, path):
-        """Write the HTML file, in one rename; return its size in bytes."""
-        return outputs.write_text(path, KIND, self.html())
-
-    def still(self, path):
-        """Write a filmstrip of the frames as a picture, ``.png``."""
-        still.still(self.data, path)
-
-    def figure(self):
-        """Return the filmstrip as a Matplotlib figure, with one operation of each kind."""
-        return still.draw(self.data)
+    def save(self, path, force=False):
+        """Write the HTML file, in one rename; return its size in bytes.  Raises ``ValueError``
+        where there is a file, unless ``force`` replaces it."""
+        return outputs.write_text(path, self.html(), force)
 
     def _repr_html_(self):
         return (f'<iframe srcdoc="{html.escape(self.html())}" width="100%" height="820" '
@@ -116,7 +108,7 @@ def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", difference
     def clip(parameters, most):
         norms.append(clip_grad_norm(parameters, most))
         return norms[-1]
-    with trace(model) as t, swapped(vars(training), "clip_grad_norm", clip):
+    with trace(model) as t, patch.object(training, "clip_grad_norm", clip):
         loss, accuracy = training.step(model, task, optimizer, x, y, CLIP, copy.deepcopy(rng))
     after = {name: p.data.copy() for name, p in model.named_parameters()}
     loss_after, _ = training.evaluate(model, task, x, y)
