@@ -264,6 +264,8 @@ def _running(reader, simple, is_half):
     def run(*args, **kwargs):
         bound = signature.bind(*args, **kwargs)
         arguments = bound.arguments
+        if arguments.get("bias", 0) is None:              # the reader's attention may have none
+            del arguments["bias"]
         if need and is_half:
             arguments["need"] = (True,) * len(need.default)
         if name in reader.functions:
