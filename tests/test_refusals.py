@@ -211,8 +211,8 @@ BAD = [                                                   # (call, message)
     *each(lambda n: minifpt.FPT(trunk(), n, 2), SIZES, f"FPT: input_dim {EXPECTED_SIZE}"),
     *each(lambda n: minifpt.FPT(trunk(), 1, n), SIZES, f"FPT: output_dim {EXPECTED_SIZE}"),
     *each(lambda n: minifpt.FPT(trunk(), 1, 2, n), SIZES, f"FPT: output_tokens {EXPECTED_SIZE}"),
-    *each(minifpt.GPT2, [TINY, "gpt2"], "expected a GPT2Config; GPT2.from_pretrained"),
-    *each(minifpt.LanguageModel, [TINY, {}], "expected a GPT2Config; GPT2.from_pretrained"),
+    *each(minifpt.GPT2, [TINY, "gpt2"], "expected an instance of GPT2Config; mini"),
+    *each(minifpt.LanguageModel, [TINY, {}], "expected an instance of GPT2Config; mini"),
     *each(minifpt.GPT2.from_pretrained, [None, 3, minifpt.GPT2], "expected a name or a path"),
     *each(lambda mask: fpt().freeze(mask), [None, {"attn": True}, FreezeMask, FreezeMask.fpt],
           "expected a FreezeMask, or its text"),
@@ -259,16 +259,16 @@ BAD = [                                                   # (call, message)
                    lambda **kw: minifpt.trunks.get("random:llama:1x2x8", **kw))
       for dtype in (None, "x", 3, int, "float16", [1, "a"])],
     *each(lambda dtype: fpt().save("f", dtype), ["x", 1j, [1, "a"], float], "expected float16 or"),
-    *each(minifpt.LSTM, [0, "", {"n_embd": 8}], "LSTM: the config is .*expected an LSTMConfig"),
+    *each(minifpt.LSTM, [0, "", {"n_embd": 8}], "LSTM: the config is .*an instance of LSTMConfig"),
     *each(lambda cache: fpt().backward(np.zeros((2, 2, 2), np.float32), cache),
           [3, "x", {}, [], ()], "FPT: the cache is .*, expected the one that forward returned"),
     *each(lambda past: trunk().forward(X.repeat(8, 2), past=past),
-          [[], "x", layers.KVCache(9), [layers.KeyValues(9)] * 2, [None], [(X, X)]],
-          "GPT2: past is .*, expected for a causal trunk a KeyValues for each of 1 blocks"),
+          [[], "x", layers.KVCache(9), [layers.KVCache(9)] * 2, [None], [(X, X)]],
+          "GPT2: past is .*, expected for a causal trunk a KVCache for each of 1 blocks"),
     (lambda: trunk(causal=False).forward(X.repeat(8, 2), past=[layers.KVCache(9)]), "causal"),
     (lambda: trunk(n_layer=2).forward(X.repeat(8, 2), past=[layers.KVCache(9)] * 2), "of 2 bl"),
     (lambda: back(trunk(), X.repeat(8, 2), past=[layers.KVCache(9)]), "or it had a past"),
-    *each(layers.KVCache, SIZES, f"KeyValues: room {EXPECTED_SIZE}"),
+    *each(layers.KVCache, SIZES, f"KVCache: capacity {EXPECTED_SIZE}"),
     *each(lambda names: minifpt.gradcheck(F.relu, F.relu_backward, (X,), names=names),
           ["x", 5, [], [1], ["a", "b"], [["a"]], {"a": 1}], "gradcheck: the names are"),
     (lambda: minifpt.gradcheck(layers.Linear(1, 2, float), X, names=["bias"]), "the names are"),
@@ -282,13 +282,12 @@ BAD = [                                                   # (call, message)
     *each(lambda model: adapters.adapt(model, "lora"), [None, {}, 3], "adapt: the model is"),
     *each(adapters.merge, [None, {}, 3], "merge: the model is"),
     *each(minifpt.FPT.for_task, [None, ..., {}], "FPT: the task is .*, expected a task or its"),
-    (lambda: layers.Block(8, 2, dropout=0.1).forward(np.ones((1, 2, 8)), train=True),
-     "Attention: .*rng is"),
+    *((lambda layer=layer: layer.forward(np.ones((1, 2, 8)), train=True),
+       f"{type(layer).__name__}: .*rng is")
+      for layer in (layers.Attention(8, 2, 0.1), layers.MLP(8, 0.1))),
     *((lambda name=name: minifpt.trunks.get(name, dropout=0.1).forward(np.ones((1, 3, 8)), True),
        "rng is None: pass rng=") for name in ("random:llama:1x2x8", "random:t5:1x2x8", "lstm:1x8")),
     (lambda: minifpt.optim.Adam([], eps=0), "eps is 0"),
-    (lambda: F.attention(np.ones((1, 2, 6)), 1, past=(np.ones((1, 1, 1, 2)),) * 2,
-                         bias=np.zeros((1, 2, 2))), "attention: it has a past and a bias"),
     *each(lambda x: FreezeMask(patterns=x), [3, None, 1j], "patterns is .*expected a tuple"),
     *each(minifpt.load, [None, 3.5, b"x"], "load: the folder is .*, expected a path"),
     (lambda: minifpt.steps(5, xor()), "the model is 5"),
@@ -385,7 +384,7 @@ def test_numpys_numbers_and_paths_are_taken(tmp_path):
 @pytest.mark.parametrize("make", [
     lambda v: layers.Linear(v, 4), lambda v: layers.Linear(4, v), layers.LayerNorm,
     lambda v: layers.Embedding(v, 4), lambda v: layers.Positions(4, v), layers.MLP,
-    lambda v: layers.Attention(v, 2), lambda v: layers.Block(v, 2)])
+    lambda v: layers.Attention(v, 2), lambda v: layers.Attention(4, v), layers.KVCache])
 def test_a_layer_s_size_of_another_kind_is_refused(make):
     for value in (None, "8", 8.0, True, 0, -8, 10 ** 30, (), np.ones(3)):
         with refused("must be a whole number, at least 1"):
