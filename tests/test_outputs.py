@@ -141,12 +141,12 @@ COMMANDS = "report own", "attention own"
 @pytest.mark.parametrize("line", COMMANDS)
 @pytest.mark.parametrize("old, new", [
     ("return x, y", "return x, 1 - y"), ('"gelu_new"', '"relu"'), ("return x, y", "return x y")])
-def test_a_run_of_changed_code_is_refused(here, refused, line, old, new):
+def test_a_run_of_changed_data_or_layers_is_refused(here, refused, line, old, new):
     assert old in OWN
     Path("own.py").write_text(OWN.replace(old, new))
     before = contents()
     output = refused(line)
-    assert "made with other code" in output or "SyntaxError" in output
+    assert "made with other" in output or "SyntaxError" in output
     assert contents() == before
 
 
