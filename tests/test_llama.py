@@ -11,7 +11,7 @@ from minifpt import cli, trunks
 from minifpt import functional as F
 from minifpt.experiments.convert import import_weights
 from minifpt.files import families, weights
-from minifpt.layers import KeyValues
+from minifpt.layers import KVCache
 from minifpt.trunks import Llama, LlamaConfig, LlamaLM
 
 SMALL = dict(n_layer=2, n_head=4, n_embd=16, n_group=2, n_positions=12, vocab_size=11, dropout=0.0)
@@ -63,7 +63,7 @@ def test_the_key_value_cache_gives_the_outputs_of_one_pass(parts, n_group):
     trunk, x = Llama(config(qkv_bias=True, n_group=n_group), dtype=np.float64), normal(2, 12, 16)
     whole, _ = trunk.forward(x)
     np.testing.assert_allclose(trunk.forward(x, last=3)[0], whole[:, -3:], atol=1e-12)
-    past = [KeyValues(12) for _ in trunk.h]
+    past = [KVCache(12) for _ in trunk.h]
     with trunk.all_frozen():
         outputs = [trunk.forward(part, need_dx=False, past=past)[0]
                    for part in np.split(x, np.cumsum(parts)[:-1], axis=1)]
