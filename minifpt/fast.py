@@ -263,7 +263,10 @@ def layer_norm(x, w, b, eps=1e-5):
         rstd[piece] = r
         np.multiply(h, w, out=y[piece])
         y[piece] += b
-    _in_rows(part, rows)
+    if rows.size <= MAX_PIECE:
+        part(slice(None))
+    else:
+        share(part, _even(*rows.shape, MAX_PIECE))
     cache = F.LayerNormCache(xhat.reshape(x.shape), rstd.reshape(*x.shape[:-1], 1), w)
     return y.reshape(x.shape), cache
 
@@ -273,28 +276,26 @@ def layer_norm_backward(dy, cache):
     xhat, rstd, w = cache
     if dy.shape != xhat.shape:                            # a call only where it is refused
         same_shape(dy, xhat.shape)
-    dys, xhats, rstds = (a.reshape(-1, a.shape[-1]) for a in (dy, xhat, rstd))
-    dx, sums = np.empty_like(dys), {}
+    dys, xhats, rstds = dy.reshape(-1, len(w)), xhat.reshape(-1, len(w)), rstd.reshape(-1, 1)
+    pieces = [slice(None)] if dys.size <= MAX_PIECE else _even(*dys.shape, MAX_PIECE)
+    dx = np.empty_like(dys)
+    dws, dbs = np.empty((2, len(pieces), len(w)), dys.dtype)
 
-    def part(piece):
+    def part(n):
+        piece = pieces[n]
         g, h, out = dys[piece] * w, xhats[piece], dx[piece]
         np.multiply(h, np.vecdot(g, h)[:, None] / -len(w), out=out)
         out += g
         out -= g.sum(axis=-1, keepdims=True) / len(w)
         out *= rstds[piece]
         np.multiply(dys[piece], h, out=g)
-        sums[piece.start] = g.sum(axis=0), dys[piece].sum(axis=0)
-    _in_rows(part, dys)
-    dw, db = (sum(each) for each in zip(*(sums[start] for start in sorted(sums)), strict=True))
-    return dx.reshape(dy.shape), dw, db
-
-
-def _in_rows(part, rows):
-    """Call ``part`` with slices of the rows of a matrix, on all cores."""
-    if rows.size <= MAX_PIECE:
-        part(slice(0, len(rows)))
+        np.sum(g, axis=0, out=dws[n])
+        np.sum(dys[piece], axis=0, out=dbs[n])
+    if len(pieces) == 1:
+        part(0)
     else:
-        share(part, _even(*rows.shape, MAX_PIECE))
+        share(part, range(len(pieces)))
+    return dx.reshape(dy.shape), sum(dws), sum(dbs)
 
 
 GeluCache = namedtuple("GeluCache", "derivative")
@@ -334,6 +335,8 @@ def gelu_backward(dy, cache):
         return F.gelu_backward.checked(dy, cache)
     if dy.shape != cache.derivative.shape:
         same_shape(dy, cache.derivative.shape)
+    if dy.size <= MAX_PIECE:
+        return dy * cache.derivative
     dx = np.empty(dy.shape, np.result_type(dy, cache.derivative))
     _in_pieces(np.multiply, dy, cache.derivative, dx)     # the third array is the result
     return dx
@@ -517,11 +520,15 @@ split_heads = F.split_heads
 
 def merge_heads(*heads):
     """As :func:`functional.merge_heads`, with one copy at most."""
-    parts = [x.transpose(0, 2, 1, 3) for x in heads]      # (B, T, H, D)
-    (B, T, _, D), y = parts[0].shape, parts[0]
-    if len(parts) > 1:
-        y = np.empty((B, T, sum(x.shape[2] for x in parts), D), y.dtype)
-        np.concatenate(parts, axis=2, out=y)
+    B, n, T, D = heads[0].shape
+    if len(heads) == 1:
+        return heads[0].transpose(0, 2, 1, 3).reshape(B, T, -1)
+    for x in heads[1:]:
+        n += x.shape[1]
+    y, start = np.empty((B, T, n, D), heads[0].dtype), 0
+    for x in heads:
+        y[:, :, start:start + x.shape[1]] = x.transpose(0, 2, 1, 3)
+        start += x.shape[1]
     return y.reshape(B, T, -1)
 
 

@@ -386,15 +386,16 @@ def attention(q, k, v, p=0.0, rng=None, causal=True, bias=None):
     queries in a row (Ainslie et al. 2023, arXiv 2305.13245); in GPT-2 G is H.  The cache holds the
     probabilities A (B, H, T, S) before dropout.
     """
-    H, D = q.shape[1], q.shape[3]
-    scores = q @ repeat_heads(k, H).swapaxes(-1, -2) / math.sqrt(D)           # (B, H, T, S)
+    H, G, D = q.shape[1], k.shape[1], q.shape[3]
+    keys, values = (k, v) if G == H else (repeat_heads(k, H), repeat_heads(v, H))
+    scores = q @ keys.swapaxes(-1, -2) / math.sqrt(D)     # (B, H, T, S)
     if bias is not None:
         scores = scores + bias
     if causal:
         scores = scores + causal_mask(*scores.shape[-2:], scores.dtype)
     probabilities, _ = softmax(scores)
     dropped, dropout_cache = dropout(probabilities, p, rng)
-    y = dropped @ repeat_heads(v, H)                      # (B, H, T, S) @ (B, H, S, D)
+    y = dropped @ values                                  # (B, H, T, S) @ (B, H, S, D)
     return y, AttentionCache(q, k, v, probabilities, dropout_cache.mask, bias is not None)
 
 
@@ -412,12 +413,15 @@ def attention_backward(dy, cache):
     """
     q, k, v, probabilities, mask, has_bias = cache
     H, G, D = q.shape[1], k.shape[1], q.shape[3]
+    keys, values = (k, v) if G == H else (repeat_heads(k, H), repeat_heads(v, H))
     dropped = probabilities if mask is None else probabilities * mask
-    da = dropout_backward(dy @ repeat_heads(v, H).swapaxes(-1, -2), DropoutCache(mask))
+    da = dropout_backward(dy @ values.swapaxes(-1, -2), DropoutCache(mask))
     ds = softmax_backward(da, SoftmaxCache(probabilities))          # (B, H, T, S)
-    dq = ds @ repeat_heads(k, H) / math.sqrt(D)
-    dk = sum_heads(ds.swapaxes(-1, -2) @ q / math.sqrt(D), G)
-    dv = sum_heads(dropped.swapaxes(-1, -2) @ dy, G)
+    dq = ds @ keys / math.sqrt(D)
+    dk = ds.swapaxes(-1, -2) @ q / math.sqrt(D)
+    dv = dropped.swapaxes(-1, -2) @ dy
+    if G < H:
+        dk, dv = sum_heads(dk, G), sum_heads(dv, G)
     return dq, dk, dv, ds.sum(axis=0) if has_bias else None
 
 
@@ -436,13 +440,13 @@ def merge_heads(*heads):
 def repeat_heads(x, n_head):
     """Repeat each head for the H / G heads of queries that it serves: (B, G, S, D) ->
     (B, H, S, D)."""
-    return x if x.shape[1] == n_head else x.repeat(n_head // x.shape[1], axis=1)
+    return x.repeat(n_head // x.shape[1], axis=1)
 
 
 def sum_heads(dx, n_group):
     """Add up the gradients of the copies of :func:`repeat_heads`: (B, H, S, D) -> (B, G, S, D)."""
-    B, H, S, D = dx.shape
-    return dx if H == n_group else dx.reshape(B, n_group, -1, S, D).sum(axis=2)
+    B, _, S, D = dx.shape
+    return dx.reshape(B, n_group, -1, S, D).sum(axis=2)
 
 
 @lru_cache(maxsize=16)

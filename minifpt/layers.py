@@ -222,6 +222,16 @@ def named_layers(layer, name="", ids=None):
                 yield from named_layers(child, f"{name}.{key}".lstrip("."), ids)
 
 
+def settings_crc(model):
+    """Return a CRC-32 of the settings of our layers in a model, such as dropout and number of
+    heads."""
+    settings = [(name, [(key, value) for key, value in vars(layer).items()
+                        if isinstance(value, (int, float, str)) or key == "config"])
+                for name, layer in named_layers(model)
+                if type(layer).__module__.startswith(f"{__package__}.")]
+    return f"{zlib.crc32(repr(settings).encode()):08x}"
+
+
 def check_sizes(layer, **sizes):
     """Raise ``ValueError`` unless a layer's sizes are whole numbers from 1."""
     for name, size in sizes.items():
@@ -246,12 +256,8 @@ class Linear(Layer):
         self.weight.writes_stream = writes_stream
         self.bias = Parameter(np.zeros(n_out, dtype), group) if bias else None
 
-    def forward(self, x):
-        """x (..., n_in) -> y (..., n_out)."""
-        return self.map(x, True)
-
-    def map(self, x, need_dx):
-        """Run forward; ``need_dx`` says whether backward computes dx."""
+    def forward(self, x, need_dx=True):
+        """x (..., n_in) -> y (..., n_out); ``need_dx`` says whether backward computes dx."""
         w, b = self.weight, self.bias
         zeros = np.zeros(w.data.shape[1], w.data.dtype) if b is None else None
         need = need_dx, w.trainable, b is not None and b.trainable
@@ -406,11 +412,12 @@ class Attention(Layer):
     is another width of a head than ``C / n_head``.
 
     A family of trunks has a subclass if its queries, keys and values come from other layers
-    (``project``), are changed by their positions (``turn``), or go through another one at the end
+    (``project``), if positions turn them (``turn``, which takes q, k, the first token's position
+    and the dict of caches, and ``turn_backward``), or if the result goes through another layer
     (``output``, its name).
     """
 
-    output = "c_proj"
+    output, turn = "c_proj", None
 
     def __init__(self, n_embd, n_head, dropout=0.0, dtype=np.float32, causal=True, bias=None,
                  head_dim=None):
@@ -434,27 +441,22 @@ class Attention(Layer):
         """The gradients of q, k, v -> dx (B, T, C)."""
         return self.c_attn.backward(ops().merge_heads(dq, dk, dv), cache["c_attn"])
 
-    def turn(self, q, k, start, cache):
-        """Return q and k as the scores see them; the first token is at position ``start``."""
-        return q, k
-
-    def turn_backward(self, dq, dk, cache):
-        """Return the gradients of q and k before :meth:`turn`."""
-        return dq, dk
-
     def forward(self, x, train=False, rng=None, past=None, last=None):
         """x (B, T, C) -> y (B, T, C), or (B, last, C) for the last tokens only.
 
         ``past``, a ``KVCache``, holds the keys and values of the tokens before these; those of
         these tokens are appended.  It is for inference: no backward pass goes through it.
         """
-        p = checks.active_dropout(type(self).__name__, self.dropout, train, rng)
+        p = self.dropout if train else 0.0
+        if p and rng is None:                             # a call only where it is refused
+            checks.generator(type(self).__name__, rng)
         q, k, v, cache = self.project(x)
-        q, k = self.turn(q, k, past.n if past else 0, cache)
+        if self.turn:
+            q, k = self.turn(q, k, past.n if past else 0, cache)
         if past is not None:
             k, v = past.extend(k, v)
-        scores, cache["bias"] = self.bias.forward(x.shape[1]) if self.bias else (None, None)
-        y, cache["heads"] = ops().attention(q, k, v, p, rng, self.causal, scores)
+        bias, cache["bias"] = self.bias.forward(x.shape[1]) if self.bias else (None, None)
+        y, cache["heads"] = ops().attention(q, k, v, p, rng, self.causal, bias)
         y = ops().merge_heads(y)
         y, cache["last"] = ops().last_tokens(y, last) if last else (y, None)
         y, cache[self.output] = getattr(self, self.output).forward(y)
@@ -471,7 +473,8 @@ class Attention(Layer):
         dq, dk, dv, dbias = ops().attention_backward(dy, cache["heads"])
         if dbias is not None:
             self.bias.backward(dbias, cache["bias"])      # adds to the other blocks' gradients
-        dq, dk = self.turn_backward(dq, dk, cache)
+        if self.turn:
+            dq, dk = self.turn_backward(dq, dk, cache)
         return self.project_backward(dq, dk, dv, cache)
 
 
@@ -492,7 +495,9 @@ class MLP(Layer):
         x, c_fc = self.c_fc.forward(x)
         x, act = self.act.forward(x)
         y, c_proj = self.c_proj.forward(x)
-        p = checks.active_dropout("MLP", self.dropout, train, rng)
+        p = self.dropout if train else 0.0
+        if p and rng is None:
+            checks.generator("MLP", rng)
         y, dropout = ops().dropout(y, p, rng)
         return y, dict(c_fc=c_fc, act=act, c_proj=c_proj, dropout=dropout)
 

@@ -39,9 +39,9 @@ def runs_in_parts(layer):
             and "forward" not in vars(layer))
 
 
-def forward(model, x, **options):
+def forward_in_parts(model, x, **options):
     """Return the logits as ``model.forward(x, train=..., rng=...)`` does, and a cache for
-    :func:`backward`.
+    :func:`backward_in_parts`.
 
     The first part draws its dropout from ``rng``, the others from generators far ahead of it.
     """
@@ -56,8 +56,9 @@ def forward(model, x, **options):
     return np.concatenate(logits), PartsCache(parts, caches)
 
 
-def backward(model, dlogits, cache):
-    """Run back for the cache of :func:`forward`; the parts' gradients add up in a fixed order."""
+def backward_in_parts(model, dlogits, cache):
+    """Run back for the cache of :func:`forward_in_parts`; the parts' gradients add up in a fixed
+    order."""
     if not isinstance(cache, PartsCache):
         return model.backward(dlogits, cache)
 

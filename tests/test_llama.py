@@ -7,7 +7,7 @@ import pytest
 from conftest import refused
 
 import minifpt
-from minifpt import cli, trunks
+from minifpt import cli, fast, trunks
 from minifpt import functional as F
 from minifpt.experiments.convert import import_weights
 from minifpt.files import families, weights
@@ -29,12 +29,11 @@ def normal(*shape, seed=0):
 
 
 def test_rope_is_a_product_with_a_complex_number():
-    x = normal(2, 5, 3 * 8)
-    y, _ = F.rope(x, 3, 100.0, 2)
-    heads = x.reshape(2, 5, 3, 2, 4)
-    turned = (heads[:, :, :, 0] + 1j * heads[:, :, :, 1]) * np.exp(
-        1j * np.arange(2, 7)[:, None, None] * 100.0 ** (-np.arange(4) / 4))
-    np.testing.assert_allclose(y.reshape(heads.shape), np.stack([turned.real, turned.imag], 3))
+    x = normal(2, 3, 5, 8)
+    y, _ = F.rope(x, 100.0, 2)
+    turned = (x[..., :4] + 1j * x[..., 4:]) * np.exp(
+        1j * np.arange(2, 7)[:, None] * 100.0 ** (-np.arange(4) / 4))
+    np.testing.assert_allclose(y, np.concatenate([turned.real, turned.imag], axis=-1))
 
 
 def test_rms_norm_is_layer_norm_of_centred_rows():
@@ -43,15 +42,15 @@ def test_rms_norm_is_layer_norm_of_centred_rows():
     np.testing.assert_allclose(F.rms_norm(x, w, 1e-3)[0], F.layer_norm(x, w, 0 * w, 1e-3)[0])
 
 
-def test_grouped_heads_share_keys_and_values_in_a_row():
-    q, k, v = normal(1, 3, 8), normal(1, 3, 4, seed=1), normal(1, 3, 4, seed=2)
-    qkv, _ = F.grouped_heads(q, k, v, 4)
-    queries, keys, values = F.split_heads(qkv, 4)
-    for head in range(4):
-        group = slice(2 * (head // 2), 2 * (head // 2) + 2)
-        assert np.array_equal(queries[0, head], q[0, :, 2 * head:2 * head + 2])
-        assert np.array_equal(keys[0, head], k[0, :, group])
-        assert np.array_equal(values[0, head], v[0, :, group])
+@pytest.mark.parametrize("n_group", [1, 2])
+def test_heads_in_a_row_share_keys_and_values(n_group):
+    q, (k, v) = normal(1, 4, 3, 2), normal(2, 1, n_group, 3, 2, seed=1)
+    for ops in (F, fast):
+        y, _ = ops.attention(q, k, v)
+        for head in range(4):
+            group = [head * n_group // 4]
+            np.testing.assert_allclose(y[:, [head]], F.attention(
+                q[:, [head]], k[:, group], v[:, group])[0], atol=1e-12)
 
 
 # ------------------------------------------------------------------------ the whole

@@ -82,7 +82,7 @@ def main(argv=None):
         return 2
     except KeyboardInterrupt as e:
         message = str(e) or "interrupted"
-        if "go on from" in message:
+        if getattr(e, "folder", None) is not None:        # of training.Interrupted
             message += f": {resuming(args, argv)}"
         print(f"minifpt: {message}", file=sys.stderr)
         return 130

@@ -150,13 +150,13 @@ MISTAKES = {
         "the causal mask is missing": "causal -> False",
         "the mask is there even where causal is False": "causal -> True",
         "the mask comes before the softmax":
-            "probabilities, _ = softmax(scores) -> probabilities, _ = softmax(q @ repeat_heads(k, "
-            "H).swapaxes(-1, -2) / math.sqrt(D))\nif causal:\n    probabilities = "
+            "probabilities, _ = softmax(scores) -> probabilities, _ = softmax("
+            "q @ keys.swapaxes(-1, -2) / math.sqrt(D))\nif causal:\n    probabilities = "
             "np.tril(probabilities, k.shape[2] - q.shape[2])",
-        "queries and keys are exchanged": "q @ repeat_heads(k, H).swapaxes(-1, -2) -> "
-            "repeat_heads(k, H)[:, :, -q.shape[2]:] @ np.pad(q, [(0, 0), (0, 0), (k.shape[2] - "
-            "q.shape[2], 0), (0, 0)]).swapaxes(-1, -2)",
-        "y is the shares times the values": "repeat_heads(v, H) -> repeat_heads(k, H)",
+        "queries and keys are exchanged": "q @ keys.swapaxes(-1, -2) -> "
+            "keys[:, :, -q.shape[2]:] @ np.pad(q, [(0, 0), (0, 0), (k.shape[2] - q.shape[2], 0), "
+            "(0, 0)]).swapaxes(-1, -2)",
+        "y is the shares times the values": "dropped @ values -> dropped @ keys",
         "each head of keys serves several heads of queries in a row: repeat each, not all in turn":
             "repeat_heads(_, H) -> np.tile(_, (1, H // _.shape[1], 1, 1))",
         "the shares of each query, a row, sum to 1":
@@ -182,7 +182,7 @@ MISTAKES = {
         "in dA, dropout's mask is missing": "dropout_backward(_, _1) -> _",
         "in dK the factor 1/sqrt(D) is missing": "_ @ q / math.sqrt(D) -> _ @ q",
         "in dQ the factor 1/sqrt(D) is missing":
-            "ds @ repeat_heads(k, H) / math.sqrt(D) -> ds @ repeat_heads(k, H)",
+            "ds @ keys / math.sqrt(D) -> ds @ keys",
         "a head of keys or values collects from all heads of queries that it serves: add them up":
             "sum_heads(_, G) -> _[:, ::H // G]",
         "in dQ and dK the factor 1/sqrt(D) is missing": "_ / math.sqrt(D) -> _",
@@ -191,8 +191,8 @@ MISTAKES = {
             "ds.swapaxes(-1, -2) @ q)",
         "probabilities that are computed anew need the causal mask":
             "q, k, v, probabilities, mask, has_bias = cache -> q, k, v, _, mask, has_bias = cache\n"
-            "probabilities, _ = softmax(q @ repeat_heads(k, q.shape[1]).swapaxes(-1, -2) / "
-            "math.sqrt(q.shape[-1]))"},
+            "probabilities, _ = softmax(q @ k.repeat(q.shape[1] // k.shape[1], axis=1)"
+            ".swapaxes(-1, -2) / math.sqrt(q.shape[-1]))"},
     "lstm": {
         "the cell goes through tanh on its way to h": "np.tanh(c[:, t + 1]) -> c[:, t + 1]",
         "the cell keeps f times what it was": "f[:, t] * c[:, t] + _ -> c[:, t] + _",
