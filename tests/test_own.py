@@ -519,3 +519,12 @@ def test_new_says_when_a_test_is_there_already(tmp_path, capsys):
         capsys.readouterr().out)
     assert cli.main(["new", tmp_path / "other.py"]) == 0
     assert f"{tmp_path}/test_other.py: the same checks for pytest" in capsys.readouterr().out
+
+
+def test_a_function_with_the_arguments_of_an_older_version_is_told_so(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def attention(qkv, n_head, p=0.0):\n    return qkv, None\n\n\n"
+                    "def attention_backward(dy, cache):\n    return dy\n", encoding="utf-8")
+    wrong = {result.name: result.hint for result in own.results(path) if result.status == operations.WRONG}
+    assert {*wrong} == {"attention", "attention_backward"}
+    assert all("write attention(q, k, v, p, rng, causal, bias)" in hint for hint in wrong.values())
