@@ -134,6 +134,8 @@ def adapted(kind, trunk="random:2x2x8"):
     (lambda: adapters.adapt(adapted("lora:on=output"), "lora"), "has an adapter"),
     (lambda: adapted("lora", "lstm:1x8"), "on=attn.* names no linear layer"),
     (lambda: adapted("bitfit", "random:llama:1x2x8"), "has none"),
+    (lambda: adapters.adapt({}, "lora"), "adapt: the model is"),
+    (lambda: adapters.merge({}), "merge: the model is"),
     (lambda: adapted(LORA).trunk.save("x.npz"), "save: the model has adapters"),
     (lambda: adapted(LORA).save("folder"), "save: the model has adapters")])
 def test_what_is_refused_in_one_line(tmp_path, monkeypatch, call, says):

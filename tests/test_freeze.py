@@ -182,6 +182,7 @@ def unknown_group():
     (lambda: FreezeMask(only=("ln", "x.*")).apply(model()), "^freeze: the pattern 'x.*' matches"),
     (lambda: FreezeMask(patterns=("h.9.ln_1.bias",)).apply(model()),
      r"the nearest name is 'trunk.h.\d.ln_1.bias'"),
+    (lambda: FreezeMask("fpt"), "^FreezeMask: input is 'fpt', expected True or False"),
     (lambda: FreezeMask(attn="yes"), "^FreezeMask: attn is 'yes', expected True or False"),
     (lambda: FreezeMask(atn=True), "^FreezeMask: 'atn' is not a group, expected one of input, pos"),
     (lambda: FreezeMask().frozen("a.b", "tok"),

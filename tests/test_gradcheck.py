@@ -340,6 +340,7 @@ GATE = Gate()
         ((lambda x: ((x, x.argmax()), x), square_backward, X), "results in the cache"),
         ((lambda x: (x * RNG.random(4), x), square_backward, X),
          "not deterministic: pass a generator with a seed"),
+        ((5, 6, (1.0,)), "expected a function and its backward pass"),
         ((Linear(4, 2, np.float64), X), "no option 'epz' .did you mean 'eps'"),
         ((square, square_backward, X), "no option 'epz' .did you mean 'eps'"),
         ((lambda x: (np.float32(x) ** 2, x), square_backward, X),
@@ -357,7 +358,11 @@ GATE = Gate()
           lambda dy, c: dy * np.cos(shifted(c["h"][0]) - 1), X),
          "the backward pass changes its cache: let it work on a copy$"),
         ((Moving(4, 2, np.float64), X), "the backward pass changes the inputs"))]
-    + [((Linear(4, 2, np.float64), X), {"rng": 0}, "no option 'rng' .did you mean 'seed'")])
+    + [((Linear(4, 2, np.float64), X), {"rng": 0}, "no option 'rng' .did you mean 'seed'"),
+       *((square_arguments, {name: value}, f"(the )?{name} ")
+         for square_arguments in [(square, square_backward, X)] for name, value in (
+             ("eps", 0), ("tolerance", np.inf), ("seed", -1), ("elementwise", "3"),
+             ("directions", 0), ("far", 0), ("names", ["a", "b"])))])
 def test_what_cannot_be_checked_says_why(arguments, options, message):
     with refused(f"^gradcheck: .*{message}"):
         gradcheck(*arguments, **options)

@@ -157,3 +157,8 @@ class Mine(minifpt.tasks.BitXOR):
     ("train bit-xor --model mine.py:Mine,size=3", "expected FILE.py:NAME alone")])
 def test_a_file_without_a_class_is_refused(fails, words, message):
     assert message in fails(*words.split())
+
+
+def test_what_is_no_path_is_not_loaded():
+    with refused("load: the folder is 3.5, expected a path"):
+        minifpt.load(3.5)
