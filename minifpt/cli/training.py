@@ -1,6 +1,5 @@
 """The commands for a single run: ``train`` and ``plan``."""
 
-import shlex
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,7 +14,7 @@ from ..files import read_json
 from ..gradients import gradcheck
 from ..training import train as training
 from . import options as shared
-from .formatting import print_rows, say
+from .formatting import print_rows, quoted, say
 from .options import option, takes
 
 SOLVED_ACCURACY = 0.95                                    # `train` names the first step that has it
@@ -121,7 +120,7 @@ def train(args):
             "not counting calls within the file")
         if uncalled := [name for name in file.functions if name not in file.calls]:
             say(f"{file.path}: this model never called {', '.join(uncalled)}")
-    print(f"next: minifpt report {shlex.quote(str(out))}")
+    print(f"next: minifpt report {quoted(str(out))}")
 
 
 @takes(
