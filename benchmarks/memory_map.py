@@ -153,7 +153,7 @@ def picture(path, target):
                xticks=range(len(scales)), xticklabels=scales, yticks=range(len(widths)),
                yticklabels=widths, xlim=(-0.5, len(scales) - 0.5), ylim=(-0.5, len(widths) - 0.5),
                aspect="auto")
-    plots.save(fig, target, "picture")
+    plots.save(fig, target)
 
 
 def run_all(path, trunks, rates, seeds, steps, batch_size, dropout=0.0, warmup=100, every=False):

@@ -41,6 +41,7 @@ from benchmarks.words import word
 from minifpt import tasks
 from minifpt.experiments import reproduce, tables
 from minifpt.files import plots
+from studies import directions
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -55,6 +56,12 @@ WITHOUT_BASELINES = ("why-own", "why-bits", "why-start", "groups", "paper-lstm",
                      "trunks-accuracy")
 MARK = re.compile(r"<!-- ([\w-]+)\.(?:csv|toml)(?:: ([\w+-]+))? -->")
 
+# Tables of several files.
+MADE = {"trunks-ranking": functools.partial(trunks.ranking, RUNS),
+        "trunks-levels": functools.partial(trunks.levels, RUNS),
+        **{f"directions-{study}": functools.partial(directions.table, study)
+           for study in directions.STUDIES}}
+
 # ---------------------------------------------------------------------------------------- tables
 
 
@@ -65,6 +72,8 @@ def table(name, form=None):
         return paper_table()
     if name == "claims":
         return claims.table(form)
+    if name in MADE:
+        return MADE[name]()
     path = RUNS / f"{name}.csv"
     if name == "memory-map":                              # written by benchmarks.memory_map
         return memory_map.table(path)
@@ -171,8 +180,8 @@ def short(text):
 
 
 # The longer words come first.
-SIGNS = {"agrees in part": "≈", "agrees": "=", "contradicts": "≠", "below": "…",
-         "shorter run": "({} steps)", "not run": ""}
+SIGNS = {"agrees in part": "≈", "agrees": "=", "contradicts": "≠", "differs": "≠",
+         "below": "…", "shorter run": "({} steps)", "not run": ""}
 
 
 def paper_rows():
@@ -376,7 +385,7 @@ def dots(panels, path, paper=None):
                yticklabels=names[::-1] if i % columns == 0 else [])
     if paper:
         draw_legend(fig, axes[0])
-    plots.save(fig, path, tables.KIND)
+    plots.save(fig, path)
 
 
 def surprise(path):
@@ -394,10 +403,10 @@ def surprise(path):
     ax.set(title="Does it find the string? Three frozen models", xlabel="training steps",
            ylabel="bits right (%)", xlim=(0, 2010), ylim=(72, 104), yticks=range(75, 101, 5),
            xticks=range(0, 2001, 500))
-    plots.save(fig, path, "picture")
+    plots.save(fig, path)
 
 
-def save_in_words(fig, path, kind=None, save=plots.save):
+def save_in_words(fig, path, save=plots.save):
     """Save a figure whose texts call the arms by their words."""
     for ax in fig.axes:
         labels = [text.get_text() for text in ax.get_yticklabels()]
@@ -405,7 +414,7 @@ def save_in_words(fig, path, kind=None, save=plots.save):
             ax.set_yticklabels(map(word, labels))
     for text in fig.findobj(Text):
         text.set_text(word(text.get_text()))
-    save(fig, path, kind)
+    save(fig, path)
 
 
 def pictures():
@@ -413,6 +422,9 @@ def pictures():
     memory_map.picture(RUNS / "memory-map.csv", HERE / "memory-map.png")
     why.picture(RUNS, PAGES / "why.png")
     trunks.picture(RUNS / "trunks-pretrained.csv", PAGES / "trunks.png")
+    trunks.window_picture(RUNS / "trunks-window.csv", PAGES / "trunks-window.png")
+    trunks.predictions_picture(RUNS, PAGES / "trunks-predictions.png")
+    directions.pictures(PAGES)
     surprise(PAGES / "surprise.png")
     dots(WHOLE, PAGES / "whole.png")
     dots(LINEAR, PAGES / "linear.png")

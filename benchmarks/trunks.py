@@ -6,9 +6,10 @@ Each study is a list of arms: a trunk, a change to it, and a task.  An arm is tr
 learning rates with a validation seed, then at the best one with three other seeds, until its test
 accuracy reaches a goal, or to its last step.  If the best rate is the smallest or the largest, a
 smaller or a larger one is tried, too.  Every run is a row of ``OUT/trunks-STUDY.csv``, by default
-in ``benchmarks/results``, written as it ends: the command goes on where it was stopped.  In the
-kept runs two more validation seeds chose the rate of one arm, ``minigpt-language`` with flat forms,
-because two rates were 25 steps apart.
+in ``benchmarks/results``, written as it ends: the command goes on where it was stopped.  Two rates
+of ``minigpt-language`` with flat forms were 25 steps apart, so two more validation seeds chose one.
+Two rates of nine other arms were as close, and those arms got no more seeds.  The study *rate* has
+the runs at the rate that the first validation seed chooses.
 
 ``FOLDER`` holds the weights that the study pretrained, one command for each:
 
@@ -24,6 +25,7 @@ The study *forms* measures their heads.  The study *accuracy*, typos and MNIST, 
 """
 
 import argparse
+import re
 import time
 from pathlib import Path
 
@@ -119,6 +121,59 @@ STUDIES = {                                               # (task, trunk, change
                 ("bit-memory", "minigpt-language", "no query biases"),
                 ("bit-memory", "minigpt-language", "flat forms, no query biases"),
                 ("bit-memory", "masked-bert", "flat forms")]}
+
+
+# What is changed in a trunk, for the table that ranks the parts: (words, rows with, rows without),
+# where rows are named by study, trunk and change.
+CHANGED = [
+    ("a window of 32, random BERT", ("random", "random:longformer:32:6x4x128@1.41", ""),
+     ("random", "random:bert:6x4x128@1.41", "")),
+    ("equal singular values, pretrained T5", ("reasons", "masked-t5", "flat forms"),
+     ("pretrained", "masked-t5", "")),
+    ("equal singular values, pretrained BERT", ("reasons", "masked-bert", "flat forms"),
+     ("pretrained", "masked-bert", "")),
+    ("equal singular values, next byte", ("reasons", "minigpt-language", "flat forms"),
+     ("pretrained", "minigpt-language", "")),
+    ("scores not divided by 5.66, random GPT-2", ("scale", GPT2, "unscaled"), ("mask", GPT2, "")),
+    ("scores 5.66 times as large, BERT's control",
+     ("reasons", "statistics:masked-bert", "larger queries and keys"),
+     ("pretrained", "statistics:masked-bert", "")),
+    ("scores 5.66 times as large, pretrained BERT",
+     ("reasons", "masked-bert", "larger queries and keys"), ("pretrained", "masked-bert", "")),
+    ("BERT's form instead of GPT-2's, random", ("random", "random:bert:6x4x128@1.41", ""),
+     ("mask", GPT2, "")),
+    ("T5's form instead of GPT-2's, random", ("random", "random:t5:6x4x128@1.41", ""),
+     ("mask", GPT2, "")),
+    ("no causal mask, random GPT-2", ("mask", GPT2, "no causal mask"), ("mask", GPT2, "")),
+    ("queries' biases 0, next byte", ("reasons", "minigpt-language", "no query biases"),
+     ("pretrained", "minigpt-language", "")),
+    ("relative positions start at 0, pretrained T5",
+     ("reasons", "masked-t5", "no relative positions"), ("pretrained", "masked-t5", ""))]
+# The predictions on the steps of bit memory: (number, words, least, largest, rows), with 1 and
+# ``NEVER`` for an open end.
+BOUNDS = [
+    ("5", "BERT: over twice its control's", 4150, NEVER, ("pretrained", "masked-bert", "")),
+    ("8", "window of 32: 2 to 10 times 825", 1650, 8250,
+     ("random", "random:longformer:32:6x4x128@1.41", "")),
+    ("9", "unscaled: 1.5 to 4 times 450", 675, 1800, ("scale", GPT2, "unscaled")),
+    ("10", "no mask: 0.67 to 1.5 times 450", 300, 675, ("mask", GPT2, "no causal mask")),
+    ("11", "random T5: 0.5 to 1.5 times 450", 225, 675,
+     ("random", "random:t5:6x4x128@1.41", "")),
+    ("12", "random BERT: 0.5 to 2 times 450", 225, 900,
+     ("random", "random:bert:6x4x128@1.41", "")),
+    ("15", "BERT's control, larger queries and keys", 1, 1037,
+     ("reasons", "statistics:masked-bert", "larger queries and keys")),
+    ("15", "BERT, larger queries and keys", 1, 1287,
+     ("reasons", "masked-bert", "larger queries and keys")),
+    ("16", "T5, no relative positions", 1, 1075, ("reasons", "masked-t5", "no relative positions")),
+    ("18", "Longformer's control", 1500, 2500, ("pretrained", "statistics:masked-longformer", "")),
+    ("19", "T5, flat forms", 1, 1075, ("reasons", "masked-t5", "flat forms")),
+    ("20", "next byte, flat forms", 1, 525, ("rate", "minigpt-language", "flat forms")),
+    ("21", "BERT, flat forms", 1600, 2500, ("reasons", "masked-bert", "flat forms")),
+    ("22", "next byte, no query biases", 1, 600,
+     ("reasons", "minigpt-language", "no query biases")),
+    ("23", "next byte, both", 1, 525,
+     ("reasons", "minigpt-language", "flat forms, no query biases"))]
 
 
 def found(trunk, folder):
@@ -219,6 +274,16 @@ def run_forms(folder, out):
     write_rows(out / "trunks-forms.csv", rows, list(rows[0]))
 
 
+def run_rate(folder, out):
+    """Do the test runs of ``minigpt-language`` with flat forms at 3e-2, the rate that the first
+    validation seed chooses; those at 1e-2, which three seeds chose, are in the study *reasons*."""
+    path = out / "trunks-rate.csv"
+    rows = read_rows(path)
+    for seed in list(SEEDS)[len(rows):]:
+        rows.append(run("bit-memory", "minigpt-language", "flat forms", 3e-2, seed, NEVER, folder))
+        write_rows(path, rows, COLUMNS)
+
+
 def run_accuracy(folder, out):
     """Do the runs of typos and MNIST of the masked trunks, and write their table; those of the
     shipped trunk are in ``typos.csv`` and ``mnist-long.csv``."""
@@ -228,6 +293,9 @@ def run_accuracy(folder, out):
                                      (3e-3, 1e-2, 3e-2), share, choices=1))
                     for column, seeds, share in ((TYPOS, 3, 0.5), (long("mnist", {}), 2, 0.1)))
     save_text(out / "trunks-accuracy.csv", typos + mnist.partition("\n")[2])
+
+
+OTHERS = {"forms": run_forms, "rate": run_rate, "accuracy": run_accuracy}
 
 
 def table(path):
@@ -274,6 +342,110 @@ def answer(rows):
     return f"{np.median(steps):,.0f}{ends}; {rows[0]['lr']}"
 
 
+def test_runs(folder, name):
+    """Return the rows on bit memory of the test seeds of ``(study, trunk, change)``."""
+    study, *arm = name
+    return [row for row in of_test_seeds(read_rows(folder / f"trunks-{study}.csv"))
+            if [row["task"], row["trunk"], row["change"]] == ["bit-memory", *arm]]
+
+
+def steps_to(level, rows):
+    """Return the first step of each run at which its test accuracy has a level, or ``NEVER``."""
+    return [next((int(step) for step, accuracy in (
+        point.split(":") for point in row["curve"].split()) if float(accuracy) >= level), NEVER)
+        for row in rows]
+
+
+def median_steps(level, rows):
+    """Return the median of :func:`steps_to` as text, or the last step of the runs behind ``>``."""
+    median = np.median(steps_to(level, rows))
+    most = max(int(row["last_step"]) for row in rows)
+    return f"{median:,.0f}" if median < NEVER else f"> {most:,}"
+
+
+def ranking(folder):
+    """Return the Markdown table of the changes of one part, the largest effect first: medians of
+    the steps to 95 % on bit memory without and with the change, and their ratio."""
+    lines = []
+    for words, *names in CHANGED:
+        after, before = (test_runs(folder, name) for name in names)
+        medians = [np.median(steps_to(0.95, rows)) for rows in (after, before)]
+        most = max(int(row["last_step"]) for row in after)
+        factor = min(medians[0], most) / medians[1]
+        lines.append((abs(np.log(factor)) if medians[0] < NEVER else np.inf,
+                      [words, median_steps(0.95, before), median_steps(0.95, after),
+                       ">" * int(medians[0] >= NEVER) + f"{factor:.1f}"]))
+    lines.sort(key=lambda line: -line[0])
+    return tables.markdown([["change", "steps without", "steps with", "ratio"],
+                            *(line for _, line in lines)])
+
+
+def levels(folder):
+    """Return the Markdown table of the steps of the pretrained trunks and their controls to four
+    levels on bit memory."""
+    lines = []
+    for trunk, words in NAMES.items():
+        for control in ("", "statistics:"):
+            rows = test_runs(folder, ("pretrained", control + trunk, ""))
+            lines.append([words + ", control" * bool(control), *(
+                median_steps(level, rows) for level in (0.8, 0.85, 0.9, 0.95))])
+    return tables.markdown([["trunk", "80 %", "85 %", "90 %", "95 %"], *lines])
+
+
+def window_picture(path, target):
+    """Draw what one random block reaches with a window, beside the accuracy that is in reach of
+    it on the same tests: a dot for each of three seeds, an arrow for a run that ended at 95 %."""
+    fig, (ax,) = plots.figure(width=7.2, height=3.8)
+    windows = range(1, 65)
+    reach = [[100 * in_reach(window, seed) for window in windows] for seed in SEEDS]
+    ax.fill_between(windows, np.min(reach, axis=0), np.max(reach, axis=0), step="post",
+                    color="0.75", label="in reach of the window, three tests")
+    for row in of_test_seeds(read_rows(path)):
+        if match := re.match(r"random:longformer:(\d+):([12])x", row["trunk"]):
+            window, blocks = match.groups()
+            colour, shift = ("#0072b2", 0) if blocks == "1" else ("#d55e00", 1)
+            ax.plot(int(window) + shift, 100 * float(row["accuracy"]),
+                    "^" if row["reached"] else "o", color=colour, fillstyle="none",
+                    markeredgewidth=1.5, label=f"{blocks} block{'s' * (blocks == '2')}" * (
+                        row["seed"] == "0" and window == "32"))
+    ax.axhline(95, color="0.5", linestyle=":", linewidth=1)
+    ax.set(xlabel="window (tokens, half to each side)", ylabel="bits right (%)",
+           xticks=(8, 16, 24, 32, 40, 48, 56, 64), ylim=(73, 101))
+    ax.legend(frameon=False, loc="lower right")
+    plots.save(fig, target, "picture")
+
+
+def predictions_picture(folder, target):
+    """Draw the predicted intervals of the steps on bit memory, and the median of each outcome: an
+    arrow where the runs did not get there."""
+    fig, (ax,) = plots.figure(width=7.2, height=5.4)
+    ends = 180, 9000
+    for y, (_, _, least, largest, name) in enumerate(BOUNDS):
+        rows = test_runs(folder, name)
+        median = np.median(steps_to(0.95, rows))
+        most = max(int(row["last_step"]) for row in rows)
+        is_open = median >= NEVER and largest > most
+        is_held = least <= median <= largest
+        ax.plot(np.clip((least, largest), *ends), [y, y], color="0.72", linewidth=7,
+                solid_capstyle="butt")
+        colour = "0.35" if is_open else "#009e73" if is_held else "#d55e00"
+        ax.plot(min(median, most), y, ">" if median >= NEVER else "o" if is_held else "X",
+                color=colour, markersize=9)
+    for marker, colour, text in (("o", "#009e73", "held"), ("X", "#d55e00", "missed"),
+                                 (">", "0.35", "not there at the last step, open")):
+        ax.plot([], [], marker, color=colour, label=text, linestyle="")
+    ax.plot([], [], color="0.72", linewidth=7, label="predicted")
+    ax.set_xscale("log")
+    ax.minorticks_off()
+    ticks = 200, 500, 1000, 2000, 4000, 8000
+    ax.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    ax.set(xlim=ends, xlabel="steps to 95 % on bit memory", yticks=range(len(BOUNDS)),
+           yticklabels=[f"{words} ({number})" for number, words, *_ in BOUNDS])
+    ax.invert_yaxis()
+    fig.legend(loc="outside lower center", ncols=4, frameon=False)
+    plots.save(fig, target, "picture")
+
+
 def picture(path, target):
     """Draw the steps of the pretrained trunks and of their controls: a dot for the median, a line
     from the least to the largest, an open dot at the last step for an arm that a seed did not
@@ -305,24 +477,24 @@ def picture(path, target):
     handles, labels = axes[0].get_legend_handles_labels()
     labels = dict(zip(labels[::-1], handles[::-1], strict=True))    # the first, which is solved
     fig.legend(labels.values(), labels, loc="outside lower right", ncols=2, frameon=False)
-    plots.save(fig, target, "picture")
+    plots.save(fig, target)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("studies", nargs="*", metavar="STUDY",
-                        choices=[*STUDIES, "forms", "accuracy", []])
+                        choices=[*STUDIES, *OTHERS, []])
     parser.add_argument("--folder", type=Path, default=Path("runs"))
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent / "results")
     args = parser.parse_args()
-    for name in args.studies or [*STUDIES, "forms", "accuracy"]:
+    for name in args.studies or [*STUDIES, *OTHERS]:
         if name in STUDIES:
             path = args.out / f"trunks-{name}.csv"
             rows = read_rows(path)
             for arm in STUDIES[name]:
                 run_arm(arm, rows, path, args.folder)
         else:
-            {"forms": run_forms, "accuracy": run_accuracy}[name](args.folder, args.out)
+            OTHERS[name](args.folder, args.out)
 
 
 if __name__ == "__main__":

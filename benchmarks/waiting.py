@@ -29,7 +29,6 @@ COMMANDS = {
     "minifpt playground": (),
     "minifpt steps bit-xor": (),
     "minifpt report run": ("minifpt train bit-xor --steps 300 --out run",),
-    "minifpt plan bit-memory": (),
     "minifpt compare bit-xor --models minigpt-language minigpt-bits random --seeds 3 --steps 500 "
     "--jobs 2": (),
     f"jupyter execute {LESSON}": (f"cp {{state}}/lessons/{LESSON} .",),

@@ -135,7 +135,7 @@ def name_of(trunk, angle):
     return trunk if str(angle) == "90" else f"{trunk},qk={angle}"
 
 
-class Nearest(minifpt.tasks.Choices):
+class Nearest(minifpt.tasks.Classification):
     """Which of eight labels stands with the vector that is most like the query?
 
     Six tokens hold a random vector of 16 numbers and a label, the last one a noisy copy of one of
@@ -421,7 +421,7 @@ def picture(folder, target):
     ax.set(xlabel="angle between the frozen queries and keys (degrees)", yscale="log",
            ylabel="steps until solved", xticks=range(0, 181, 30), ylim=(10, 60_000))
     ax.legend(loc="upper left", frameon=False)
-    plots.save(fig, target, "picture")
+    plots.save(fig, target)
 
 
 def key(setting):

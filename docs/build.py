@@ -17,6 +17,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -34,7 +35,7 @@ from minifpt.files import cache_folder, write_beside  # noqa: E402
 MATHJAX = "https://registry.npmjs.org/mathjax/-/mathjax-3.2.2.tgz"
 MATHJAX_SHA256 = "1b9c0a1c44df864e915690558e72adb9cc5203360daefd385084ced3b6c64c09"
 PAGES = ("RESULTS.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md", "lessons/*.md",
-         "lessons/[0-9]*.ipynb", "minifpt/viewer/tour.md", "weights/README.md",
+         "lessons/[0-9]*.ipynb", "minifpt/viewer/live/tour.md", "weights/README.md",
          "benchmarks/README.md", "README.md")
 FILES = ("docs/**/*.png", "docs/**/*.ipynb", "docs/results/claims.toml", "benchmarks/*.png",
          "benchmarks/*.py", "benchmarks/paper.csv",
@@ -43,7 +44,7 @@ FILES = ("docs/**/*.png", "docs/**/*.ipynb", "docs/results/claims.toml", "benchm
 API = {"tasks": "Tasks", "fpt": "The frozen pretrained transformer", "gpt2": "GPT-2",
        "layers": "Layers", "functional": "Operations and their gradients", "freeze": "Freezing",
        "training": "Training", "optim": "Optimisers", "tracing": "Tracing",
-       "changing": "Changing values", "adapters": "Adapters",
+       "adapters": "Adapters",
        "gradients": "Checking gradients", "trunks": "Trunks"}
 TITLES = {"surprise": "Three frozen models find a string", "curves": "Accuracy against steps",
           "memory-map": "Heads, spread and bit memory", "statistics": "From random to language",
@@ -116,7 +117,7 @@ def command_page():
         for name in commands:
             out = io.StringIO()
             with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-                cli.parser([name, "--help-all"]).parse_args([name, "--help-all"])
+                cli.parser([name, "--help"]).parse_args([name, "--help"])
             text += f"\n### minifpt {name}\n\n{fenced(out.getvalue().strip())}"
     return text
 
@@ -128,20 +129,39 @@ def pictures_of(notebook):
             if "image/png" in output.get("data", {})]
 
 
+def screenshot(command, picture):
+    """Take a picture of the page that a command of minifpt writes, with headless Chromium; return
+    whether there is one."""
+    chromium = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
+    if chromium is None:
+        print(f"no Chromium is installed: the gallery has no picture of minifpt {command[0]}")
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "page.html"
+        if cli.main([*command, "--out", page]):
+            raise ValueError(f"minifpt {command[0]} failed")
+        subprocess.run([chromium, "--headless", "--no-sandbox", "--hide-scrollbars",
+                        "--window-size=1280,800", "--virtual-time-budget=5000",
+                        f"--screenshot={picture}", page.as_uri()],
+                       check=True, capture_output=True, timeout=120)
+    return True
+
+
 def gallery(stage):
     """Pictures, each a link: the live page, results, the largest picture of each lesson."""
-    cards = [("The live page", "playground.png", "live.md"),
-             ("One training step", "../benchmarks/step.png", "step.md")]
+    cards = [("The live page", "playground.png", "live.md")]
+    (stage / "docs" / "gallery").mkdir()
+    if screenshot(["steps", "bit-xor"], stage / "docs" / "gallery" / "step.png"):
+        cards.append(("One training step", "gallery/step.png", "step.md"))
     cards += [(TITLES.get(path.stem, path.stem.replace("-", " ")),
                os.path.relpath(path, stage / "docs"), "../RESULTS.md")
               for folder in ("benchmarks", "docs/results")
-              for path in sorted((stage / folder).glob("*.png")) if path.stem != "step"]
+              for path in sorted((stage / folder).glob("*.png"))]
     for path in sorted((stage / "lessons").glob("*.ipynb")):
         notebook = json.loads(path.read_text(encoding="utf-8"))
         title = "".join(notebook["cells"][0]["source"]).partition("\n")[0].lstrip("# ")
         if pictures := pictures_of(notebook):
             picture = stage / "docs" / "gallery" / f"{path.stem}.png"
-            picture.parent.mkdir(exist_ok=True)
             picture.write_bytes(max(pictures, key=len))
             cards.append((f"Lesson {title}", f"gallery/{picture.name}", f"../lessons/{path.name}"))
     lines = ["", ":::{container} gallery", ""]
@@ -189,7 +209,7 @@ def launch_links(text):
 def station_links(text):
     """The texts of the tour, each station with a link to it."""
     head, *stations = text.split("\n## ")
-    page = "../../pages/playground.html"
+    page = "../../../pages/playground.html"
     return head + "".join(
         f'\n## {station}\n<a href="{page}#tour={n}">Open station {n}</a>\n'
         for n, station in enumerate(stations, 1))
@@ -243,8 +263,8 @@ def build(out):
         shutil.copytree(f"{work}/build/html", out, dirs_exist_ok=True)
     (out / "pages").mkdir(exist_ok=True)
     for argv in (["playground", "--out", out / "pages" / "playground.html"],
-                 ["steps", "bit-xor", "--html", out / "pages" / "step.html"]):
-        if cli.main(argv):
+                 ["steps", "bit-xor", "--out", out / "pages" / "step.html"]):
+        if cli.main([*argv, "--force"]):
             return [f"minifpt {argv[0]} failed"]
     (out / "index.html").write_text(
         '<!doctype html><meta charset="utf-8"><title>minifpt</title>'

@@ -19,12 +19,13 @@ import copy
 import math
 import re
 from contextlib import suppress
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 import numpy as np
 
 from . import checks
-from . import fast as ops
+from .fast import ops
 from .layers import Linear, Parameter, named_layers, standard_normal
 
 OPTIONS = {"lora": {"rank": 4, "alpha": None, "on": "attn.*"},
@@ -56,14 +57,14 @@ class LoRA(Linear):
         a, b, cache = self.lora_a, self.lora_b, {}
         y, cache["linear"] = super().forward(x)
         no_bias = np.zeros(a.data.shape[1], y.dtype), np.zeros(y.shape[-1], y.dtype)
-        h, cache["a"] = ops.linear(x, a.data, no_bias[0], (True, a.trainable, False))
-        z, cache["b"] = ops.linear(h, b.data, no_bias[1], (True, b.trainable, False))
+        h, cache["a"] = ops().linear(x, a.data, no_bias[0], (True, a.trainable, False))
+        z, cache["b"] = ops().linear(h, b.data, no_bias[1], (True, b.trainable, False))
         return y + self.scale * z, cache
 
     def backward(self, dy, cache):
         """dy (..., n_out) -> dx (..., n_in)."""
-        dh, db, _ = ops.linear_backward(self.scale * dy, cache["b"])
-        dx, da, _ = ops.linear_backward(dh, cache["a"])
+        dh, db, _ = ops().linear_backward(self.scale * dy, cache["b"])
+        dx, da, _ = ops().linear_backward(dh, cache["a"])
         self.lora_a.add_grad(da)
         self.lora_b.add_grad(db)
         return super().backward(dy, cache["linear"]) + dx
@@ -98,8 +99,8 @@ def adapt(model, text, seed=0):
         for name, layer in layers_for(model, options.pop("on")).items():
             layer.__class__ = LoRA
             layer.add(name, seed, **options)
-    if hasattr(model, "built"):                           # what minifpt.load makes again
-        model.built["adapt"] = text
+    if hasattr(model, "recipe"):                          # what minifpt.load makes again
+        model.recipe = replace(model.recipe, adapt=text)
     return model
 
 
@@ -153,6 +154,6 @@ def merge(model):
         weight.data, weight.grad = layer.merged(), None
         layer.weight, layer.__class__ = weight, Linear
         del layer.lora_a, layer.lora_b, layer.scale
-    if adapted and hasattr(model, "built"):               # minifpt.load cannot make it again
-        model.built = {k: v for k, v in model.built.items() if k not in ("adapt", "model")}
+    if adapted and hasattr(model, "recipe"):              # minifpt.load cannot make it again
+        model.recipe = replace(model.recipe, adapt=None, trunk=None)
     return model

@@ -1,7 +1,7 @@
 """The operations that layers run: those of ``functional``, protected and faster.
 
-Layers import this module as ``ops``.  The functions here equal those of ``functional`` up to
-rounding; in addition they
+Layers take them from ``ops()``, which is this module.  The functions here equal those of
+``functional`` up to rounding; in addition they
 
 - stay finite for any finite float32 input (softmax, log-sum-exp, cross-entropy, attention, layer
   norm, GELU, LSTM; not RMS norm),
@@ -12,10 +12,11 @@ BLAS to one thread (``machine.single_threaded_blas``), for two reasons.  While B
 for the next product they occupy cores that the work between two products could use.  And they cut a
 product into equal parts, so that one busy core delays all.  Here a free core takes the next piece.
 
-While a model is traced, the functions of ``functional`` run instead; see ``tracing``.
+While a model is traced, ``ops()`` is ``functional``; see ``run_by``.
 """
 
 import math
+import sys
 from collections import namedtuple
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,26 +24,52 @@ from contextvars import ContextVar
 import numpy as np
 
 from . import functional as F
-from .guards import same_shape
+from .guards import RUN, bare, checked_form, same_shape
 from .machine import share
 
-# These have no faster form: layers run the formulas, which ``raw`` is without their guards.  The
-# ids of an embedding are checked, because they come from outside.
+# The module whose operations layers run in this context: ``ops().linear(...)``.
+OPS = ContextVar("ops", default=sys.modules[__name__])
+ops = OPS.get                                             # called some 150 times in a training step
+
+
+@contextmanager
+def run_by(run):
+    """Let layers run the operations of ``functional`` within the ``with``.  ``run(operation)``
+    returns the function that runs in the place of an operation, or of an activation of the user's
+    own.  Other threads run as before."""
+    def run_simple(function):
+        is_form = function.__module__ in (F.__name__, __name__)       # of one of functional
+        return run(vars(F)[function.__name__] if is_form else function)
+    ops_before, run_before = OPS.set(F), RUN.set(run_simple)
+    try:
+        yield
+    finally:
+        RUN.reset(run_before)
+        OPS.reset(ops_before)
+
+
+def standing_in(functions):
+    """Do as :func:`run_by`, with these functions in the place of operations, {operation: function},
+    and all others as before."""
+    run = RUN.get()
+    return run_by(lambda operation: checked_form(functions[operation]) if operation in functions
+                  else run(operation))
+
+
+# These have no faster form: layers run the bare formulas.  The ids of an embedding are checked,
+# because they come from outside.
 embedding = F.embedding
-bias, bias_backward = F.bias.raw, F.bias_backward.raw
-positions, positions_backward = F.positions.raw, F.positions_backward.raw
-rms_norm, rms_norm_backward = F.rms_norm.raw, F.rms_norm_backward.raw
-relu, relu_backward = F.relu.raw, F.relu_backward.raw
-silu, silu_backward = F.silu.raw, F.silu_backward.raw
-multiply, multiply_backward = F.multiply.raw, F.multiply_backward.raw
-softmax_backward = F.softmax_backward.raw
-dropout, dropout_backward = F.dropout.raw, F.dropout_backward.raw
-rope, rope_backward = F.rope.raw, F.rope_backward.raw
-grouped_heads, grouped_heads_backward = F.grouped_heads.raw, F.grouped_heads_backward.raw
-residual, residual_backward = F.residual.raw, F.residual_backward.raw
-last_tokens, last_tokens_backward = F.last_tokens.raw, F.last_tokens_backward.raw
-log_sum_exp_backward = F.log_sum_exp_backward.raw
-cross_entropy_backward = F.cross_entropy_backward.raw
+bias, bias_backward = bare(F.bias), bare(F.bias_backward)
+positions, positions_backward = bare(F.positions), bare(F.positions_backward)
+rms_norm, rms_norm_backward = bare(F.rms_norm), bare(F.rms_norm_backward)
+relu, relu_backward = bare(F.relu), bare(F.relu_backward)
+silu, silu_backward = bare(F.silu), bare(F.silu_backward)
+multiply, multiply_backward = bare(F.multiply), bare(F.multiply_backward)
+softmax_backward = bare(F.softmax_backward)
+dropout, dropout_backward = bare(F.dropout), bare(F.dropout_backward)
+rope, rope_backward = bare(F.rope), bare(F.rope_backward)
+last_tokens, last_tokens_backward = bare(F.last_tokens), bare(F.last_tokens_backward)
+log_sum_exp_backward = bare(F.log_sum_exp_backward)
 
 TILE = 64                           # queries in a tile of attention
 MAX_TILE_SCORES = 65_536            # scores in a tile, over the heads and examples of a piece
@@ -53,14 +80,20 @@ MIN_WIDTH = 192                     # so do parts with fewer rows or columns
 MAX_ROWS_TO_SWAP = 48               # up to here a @ b may run as (b.T @ a.T).T, see large_product
 MIN_SIZE_TO_SWAP = 400_000          # numbers in b from which this is faster
 MAX_RATIO = 16.0                    # of a row's mean to its deviation; beyond, layer norm rounds
+MAX_JOINED = 1 << 15                # smaller parameters are updated together, as one array
+ADAM_PIECE = 1 << 18                # numbers that Adam updates at once: they fit into a cache
 
 # {id of a matrix: (the matrix, its transpose)}, see ``kept_transposes``.
 TRANSPOSES = ContextVar("transposes", default={})         # noqa: B039 - nobody changes it
-GeluCache = namedtuple("GeluCache", "derivative")
-# top: the largest score of each query (B, H, T, 1); total: the sum of its exp(score - top);
-# masks: for each tile, which entries dropout keeps, or None; p: the probability of dropout.
-TiledAttentionCache = namedtuple("TiledAttentionCache",
-                                 "qkv n_head causal top total masks p bias")
+
+
+def run_bare(formula, *args):
+    """Run a formula; the operations that it calls run without their checks, too."""
+    before = RUN.set(bare)
+    try:
+        return formula(*args)
+    finally:
+        RUN.reset(before)
 
 
 def in_float64(op, x, *args):
@@ -183,66 +216,89 @@ def softmax(x):
     """As :func:`functional.softmax`, without a warning if ``x - max(x)`` overflows: the
     exponential of -inf is 0, as it should be."""
     with np.errstate(over="ignore"):
-        return F.softmax.raw(x)
+        return bare(F.softmax)(x)
 
 
 def log_sum_exp(x):
     """As :func:`functional.log_sum_exp`, without a warning, as for :func:`softmax`."""
     with np.errstate(over="ignore"):
-        return F.log_sum_exp.raw(x)
+        return bare(F.log_sum_exp)(x)
 
 
 def cross_entropy(logits, targets):
     """As :func:`functional.cross_entropy`, with a loss in float64 if float32 overflows."""
     with np.errstate(over="ignore"):
-        loss, cache = F.cross_entropy(logits, targets)
+        loss, cache = run_bare(F.cross_entropy.checked, logits, targets)
         if not math.isfinite(loss):
-            loss, _ = F.cross_entropy(logits.astype(np.float64), targets)
+            loss, _ = run_bare(bare(F.cross_entropy), logits.astype(np.float64), targets)
     return loss, cache
 
 
-def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
-    """As :func:`functional.layer_norm`, in place.
+def cross_entropy_backward(dy, cache):
+    """As :func:`functional.cross_entropy_backward`."""
+    return run_bare(bare(F.cross_entropy_backward), dy, cache)
+
+
+def layer_norm(x, w, b, eps=1e-5):
+    """As :func:`functional.layer_norm`, in place, a large one in pieces on all cores.
 
     In float64 it computes the rows whose variance overflows (in float32 the square of 1e20 is
     infinite), and those whose mean is so large that its rounding error matters.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean = x.sum(axis=-1, keepdims=True) / len(w)     # x.mean takes longer
-        xhat = x - mean
-        rstd = 1.0 / np.sqrt(np.vecdot(xhat, xhat)[..., None] / len(w) + eps)
-        xhat *= rstd
-        mean *= rstd                                      # in deviations
-        if rstd.size and not (rstd.min() > 0.0 and np.abs(mean).max() < MAX_RATIO):
-            rows = ~((rstd > 0.0) & (np.abs(mean) < MAX_RATIO))[..., 0]
-            xhat[rows], rstd[rows], *_ = in_float64(F.layer_norm, x[rows], w, b, eps)[1]
-    y = xhat * w
-    y += b
-    cache = F.LayerNormCache(xhat if any(need[:2]) else None, rstd if need[0] else None, w, need)
-    return y, cache
+    rows = x.reshape(-1, len(w))
+    y, xhat, rstd = np.empty_like(rows), np.empty_like(rows), np.empty((len(rows), 1), x.dtype)
+
+    def part(piece):
+        xs, h = rows[piece], xhat[piece]
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = xs.sum(axis=-1, keepdims=True) / len(w)          # x.mean takes longer
+            np.subtract(xs, mean, out=h)
+            r = 1.0 / np.sqrt(np.vecdot(h, h)[:, None] / len(w) + eps)
+            h *= r
+            mean *= r                                     # in deviations
+            if not (r.min() > 0.0 and np.abs(mean).max() < MAX_RATIO):
+                extreme = ~((r > 0.0) & (np.abs(mean) < MAX_RATIO))[:, 0]
+                _, accurate = in_float64(bare(F.layer_norm), xs[extreme], w, b, eps)
+                h[extreme], r[extreme], _ = accurate
+        rstd[piece] = r
+        np.multiply(h, w, out=y[piece])
+        y[piece] += b
+    if rows.size <= MAX_PIECE:
+        part(slice(None))
+    else:
+        share(part, _even(*rows.shape, MAX_PIECE))
+    cache = F.LayerNormCache(xhat.reshape(x.shape), rstd.reshape(*x.shape[:-1], 1), w)
+    return y.reshape(x.shape), cache
 
 
 def layer_norm_backward(dy, cache):
-    """As :func:`functional.layer_norm_backward`, in place."""
-    xhat, rstd, w, need = cache
-    if xhat is not None and dy.shape != xhat.shape:
+    """As :func:`functional.layer_norm_backward`, in place, a large one in pieces on all cores."""
+    xhat, rstd, w = cache
+    if dy.shape != xhat.shape:                            # a call only where it is refused
         same_shape(dy, xhat.shape)
-    dx = None
-    if need[0]:
-        g = dy * w
-        dx = xhat * (np.vecdot(g, xhat)[..., None] / -len(w))
-        dx += g
-        dx -= g.sum(axis=-1, keepdims=True) / len(w)
-        dx *= rstd
-    return dx, _sum_of_rows(dy * xhat) if need[1] else None, _sum_of_rows(dy) if need[2] else None
+    dys, xhats, rstds = dy.reshape(-1, len(w)), xhat.reshape(-1, len(w)), rstd.reshape(-1, 1)
+    pieces = [slice(None)] if dys.size <= MAX_PIECE else _even(*dys.shape, MAX_PIECE)
+    dx = np.empty_like(dys)
+    dws, dbs = np.empty((2, len(pieces), len(w)), dys.dtype)
+
+    def part(n):
+        piece = pieces[n]
+        g, h, out = dys[piece] * w, xhats[piece], dx[piece]
+        np.multiply(h, np.vecdot(g, h)[:, None] / -len(w), out=out)
+        out += g
+        out -= g.sum(axis=-1, keepdims=True) / len(w)
+        out *= rstds[piece]
+        np.multiply(dys[piece], h, out=g)
+        np.sum(g, axis=0, out=dws[n])
+        np.sum(dys[piece], axis=0, out=dbs[n])
+    if len(pieces) == 1:
+        part(0)
+    else:
+        share(part, range(len(pieces)))
+    return dx.reshape(dy.shape), sum(dws), sum(dbs)
 
 
-def _sum_of_rows(a):
-    """Return the sum over all axes but the last; of a large array the sum of its pieces' sums."""
-    rows = a.reshape(-1, a.shape[-1])
-    if rows.size <= MAX_PIECE:
-        return rows.sum(axis=0)
-    return sum(rows[piece].sum(axis=0) for piece in _even(*rows.shape, MAX_PIECE))
+GeluCache = namedtuple("GeluCache", "derivative")
 
 
 def gelu(x):
@@ -268,7 +324,7 @@ def gelu(x):
             ds += t
             if math.isnan(ds.max()):                      # a square overflowed
                 c = np.clip(xs, -30.0, 30.0)              # beyond, tanh is exactly -1 or 1
-                ds[...] = F.gelu_backward(np.ones_like(c), F.ActivationCache(c))
+                ds[...] = bare(F.gelu_backward)(np.ones_like(c), F.ActivationCache(c))
     _in_pieces(part, x, y, d)
     return y, GeluCache(d)
 
@@ -276,9 +332,11 @@ def gelu(x):
 def gelu_backward(dy, cache):
     """Compute ``dx = dy * derivative``."""
     if isinstance(cache, F.ActivationCache):              # its forward pass was traced
-        return F.gelu_backward(dy, cache)
+        return F.gelu_backward.checked(dy, cache)
     if dy.shape != cache.derivative.shape:
         same_shape(dy, cache.derivative.shape)
+    if dy.size <= MAX_PIECE:
+        return dy * cache.derivative
     dx = np.empty(dy.shape, np.result_type(dy, cache.derivative))
     _in_pieces(np.multiply, dy, cache.derivative, dx)     # the third array is the result
     return dx
@@ -322,7 +380,7 @@ def _normal(x):
 def gelu_exact_backward(dy, cache):
     """Compute ``dx = dy * derivative``."""
     if isinstance(cache, F.ActivationCache):              # its forward pass was traced
-        return F.gelu_exact_backward(dy, cache)
+        return F.gelu_exact_backward.checked(dy, cache)
     return gelu_backward(dy, cache)
 
 
@@ -338,7 +396,7 @@ def _in_pieces(part, *arrays):
 # ------------------------------------------------------------------------ attention
 
 
-def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None, bias=None):  # noqa: F811
+def attention(q, k, v, p=0.0, rng=None, causal=True, bias=None):  # noqa: F811
     """As :func:`functional.attention`, in tiles.
 
     A tile is some queries with only the keys that they may read, so that nearly half of a causal
@@ -346,145 +404,163 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None, bias=None): 
     score and sum, from which the backward pass computes them again (Dao et al. 2022, arXiv
     2205.14135), and dropout's masks, one byte for each entry.  Few and short texts take
     ``functional``'s form, which is as fast for them.
-
-    ``past`` is a :class:`minifpt.layers.KeyValues`, to which the new tokens are appended; it is
-    for inference, and the cache is then ``None``.
     """
-    B, T, _ = qkv.shape
+    (B, H, T, _), S = q.shape, k.shape[2]
     with np.errstate(over="ignore", invalid="ignore"):
-        if past is not None:
-            if bias is not None:
-                raise ValueError("attention: it has a past and a bias, expected at most one")
-            return _attention_after(qkv, n_head, causal, past), None
         state = rng.bit_generator.state if p else None
-        is_small = T <= TILE and B * n_head * T * T <= 4 * MAX_TILE_SCORES
-        run = F.attention.raw if is_small else _tiled_attention
-        y, cache = run(qkv, n_head, p, rng, causal, bias=bias)
-        if not math.isfinite(y.sum()):                    # where only the sum overflows, too
-            if p:                                         # draw the same dropout again
-                rng.bit_generator.state = state
-            y, cache = in_float64(F.attention.raw, qkv, n_head, p, rng, causal, None, bias)
+        is_small = T <= TILE and B * H * T * S <= 4 * MAX_TILE_SCORES
+        run = bare(F.attention) if is_small else _tiled_attention
+        before = RUN.set(bare)                            # run_bare would add a call
+        try:
+            y, cache = run(q, k, v, p, rng, causal, bias)
+            if not math.isfinite(y.sum()):                # where only the sum overflows, too
+                if p:                                     # draw the same dropout again
+                    rng.bit_generator.state = state
+                y, cache = in_float64(bare(F.attention), q, k, v, p, rng, causal, bias)
+        finally:
+            RUN.reset(before)
         return y, cache
 
 
-def _tiled_attention(qkv, n_head, p, rng, causal, bias):  # noqa: F811
-    """Run attention tile by tile; return ``(y, TiledAttentionCache)``."""
-    q, k, v = F.split_heads(qkv, n_head)
-    B, H, T, D = q.shape
-    y = np.empty((B, T, H * D), qkv.dtype)
-    tops, totals = np.empty((2, B, H, T, 1), qkv.dtype)
-    heads = y.reshape(B, T, H, D).transpose(0, 2, 1, 3)
-    tiles, scale = _tiles(T, causal), 1.0 / math.sqrt(D)
+# top: the largest score of each query (B, G, H / G, T, 1); total: the sum of its exp(score - top);
+# masks: for each tile, which entries dropout keeps, or None; p: the probability of dropout.
+TiledAttentionCache = namedtuple("TiledAttentionCache", "q k v causal top total masks p bias")
+
+
+def _tiled_attention(q, k, v, p, rng, causal, bias):  # noqa: F811
+    """Run attention tile by tile; return ``(y, TiledAttentionCache)``.
+
+    Here queries are (B, G, H / G, T, D), and keys and values (B, G, 1, S, D), so that NumPy serves
+    several heads of queries with one head of keys without a copy of it."""
+    (B, H, T, D), S = q.shape, k.shape[2]
+    y = np.empty((B, T, H, D), q.dtype).transpose(0, 2, 1, 3)       # merging copies nothing
+    tiles, scale = _tiles(T, S, causal), 1.0 / math.sqrt(D)
     masks = None
     if p:                                                 # draws as many numbers as functional
-        keep = rng.random((B, H, T, T), np.float32) >= p
-        masks = [keep[:, :, i:j, :n_keys].copy() for i, j, n_keys in tiles]
+        keep = rng.random((B, H, T, S), np.float32) >= p
+        masks = [_grouped(keep, k)[..., i:j, :n_keys].copy() for i, j, n_keys in tiles]
         del keep
-    ones = np.ones((T, 1), qkv.dtype)
+    ones = np.ones((S, 1), q.dtype)
+    queries, heads, keys, values = _grouped(q, k), _grouped(y, k), k[:, :, None], v[:, :, None]
+    tops, totals = np.empty((2, *queries.shape[:-1], 1), q.dtype)
+    biases = None if bias is None else _grouped(bias[None], k)[0]
 
     def part(piece):
-        qs, kt = q[piece] * scale, _transposed(k[piece])  # there are fewer queries than scores
+        qs, kt = queries[piece] * scale, _transposed(keys[piece])   # fewer queries than scores
         for n, (i, j, n_keys) in enumerate(tiles):
-            s = _scores(qs, kt, i, j, n_keys, causal, bias, piece)
-            s -= s.max(axis=-1, keepdims=True, out=tops[*piece, i:j])
+            s = _scores(qs, kt, i, j, n_keys, causal, biases, piece)
+            s -= s.max(axis=-1, keepdims=True, out=tops[*piece, :, i:j])
             np.exp(s, out=s)
             total = s @ ones[:n_keys]                     # a product sums faster than .sum()
-            totals[*piece, i:j] = total
+            totals[*piece, :, i:j] = total
             if p:
                 s *= masks[n][piece]
                 total *= 1.0 - p
-            np.divide(s @ v[*piece, :n_keys], total, out=heads[*piece, i:j])
-    share(part, _pieces(B, H, T))
-    return y, TiledAttentionCache(qkv, n_head, causal, tops, totals, masks, p, bias)
+            np.divide(s @ values[*piece, :, :n_keys], total, out=heads[*piece, :, i:j])
+    share(part, _pieces(B, k.shape[1], H // k.shape[1], T, S))
+    return y, TiledAttentionCache(q, k, v, causal, tops, totals, masks, p, bias)
 
 
 def attention_backward(dy, cache):
     """As :func:`functional.attention_backward`, over the same tiles."""
     if not isinstance(cache, TiledAttentionCache):
-        return F.attention_backward.raw(dy, cache)
-    qkv, n_head, causal, tops, totals, masks, p, bias = cache  # noqa: F811
-    q, k, v = F.split_heads(qkv, n_head)
-    B, H, T, D = q.shape
-    same_shape(dy, (B, T, H * D))
-    dy = dy.reshape(B, T, H, D).transpose(0, 2, 1, 3)
-    dqkv = np.empty(qkv.shape, dy.dtype)
-    dq, dk, dv = F.split_heads(dqkv, n_head)
-    tiles, scale, pieces = _tiles(T, causal), 1.0 / math.sqrt(D), _pieces(B, H, T)
-    dbias = None if bias is None else np.zeros((H, T, T), dy.dtype)
+        before = RUN.set(bare)
+        try:
+            return bare(F.attention_backward)(dy, cache)
+        finally:
+            RUN.reset(before)
+    q, k, v, causal, tops, totals, masks, p, bias = cache  # noqa: F811
+    (B, H, T, D), (G, S) = q.shape, k.shape[1:3]
+    same_shape(dy, q.shape)
+    dq, dk, dv = (np.empty(a.shape, dy.dtype) for a in (q, k, v))
+    queries, dqs, dys = (_grouped(a, k) for a in (q, dq, dy))
+    keys, values = k[:, :, None], v[:, :, None]
+    tiles, scale, pieces = _tiles(T, S, causal), 1.0 / math.sqrt(D), _pieces(B, G, H // G, T, S)
+    dbias = None if bias is None else np.zeros((H, T, S), dy.dtype)
+    biases, dbiases = (None if a is None else _grouped(a[None], k)[0] for a in (bias, dbias))
 
     def part(piece):
-        qs, kt, vt = q[piece] * scale, _transposed(k[piece]), _transposed(v[piece])
+        qs = queries[piece] * scale
+        kt, vt = _transposed(keys[piece]), _transposed(values[piece])
         for n, (i, j, n_keys) in reversed(list(enumerate(tiles))):
-            a = _scores(qs, kt, i, j, n_keys, causal, bias, piece)
-            a -= tops[*piece, i:j]
+            a = _scores(qs, kt, i, j, n_keys, causal, biases, piece)
+            a -= tops[*piece, :, i:j]
             np.exp(a, out=a)                              # A * total: smaller arrays are divided
-            inverse = 1.0 / totals[*piece, i:j]
-            dyt = dy[*piece, i:j] * (inverse / (1.0 - p))
+            inverse = 1.0 / totals[*piece, :, i:j]
+            dyt = dys[*piece, :, i:j] * (inverse / (1.0 - p))
             da = dyt @ vt[..., :n_keys]                   # dA / total
             if p:
                 da *= masks[n][piece]
             da -= np.vecdot(da, a)[..., None] * inverse
             da *= a                                       # dS
             if bias is not None:
-                dbias[piece[1], i:j, :n_keys] += da.sum(axis=0)
+                dbiases[piece[1], :, i:j, :n_keys] += da.sum(axis=0)
             if p:
                 a *= masks[n][piece]
-            dvt = a.swapaxes(-1, -2) @ dyt
-            np.multiply(da @ k[*piece, :n_keys], scale, out=dq[*piece, i:j])
+            dvt = a.swapaxes(-1, -2) @ dyt                # (b, g, H / G, keys, D)
+            np.multiply(da @ keys[*piece, :, :n_keys], scale, out=dqs[*piece, :, i:j])
             dkt = da.swapaxes(-1, -2) @ qs[..., i:j, :]
             if j == T:                                    # the last tile reads every key
                 dkp, dvp = dkt, dvt
             else:
                 dkp[..., :n_keys, :] += dkt
                 dvp[..., :n_keys, :] += dvt
-        dk[piece], dv[piece] = dkp, dvp
+        dkp.sum(axis=2, out=dk[piece])                    # over the heads that a key serves
+        dvp.sum(axis=2, out=dv[piece])
     if bias is None:
         share(part, pieces)
-        return dqkv
-    for piece in pieces:                                  # in order: they add to one dbias
-        part(piece)
-    return dqkv, dbias
+    else:
+        for piece in pieces:                              # in order: they add to one dbias
+            part(piece)
+    return dq, dk, dv, dbias
+
+
+split_heads = F.split_heads
+
+
+def merge_heads(*heads):
+    """As :func:`functional.merge_heads`, with one copy at most."""
+    B, n, T, D = heads[0].shape
+    if len(heads) == 1:
+        return heads[0].transpose(0, 2, 1, 3).reshape(B, T, -1)
+    for x in heads[1:]:
+        n += x.shape[1]
+    y, start = np.empty((B, T, n, D), heads[0].dtype), 0
+    for x in heads:
+        y[:, :, start:start + x.shape[1]] = x.transpose(0, 2, 1, 3)
+        start += x.shape[1]
+    return y.reshape(B, T, -1)
+
+
+def _grouped(x, k):
+    """Return, as a view, the heads of queries beside the head of keys that serves them:
+    (B, H, ...) -> (B, G, H / G, ...)."""
+    return x.reshape(len(x), k.shape[1], -1, *x.shape[2:])
 
 
 def lstm(x, w_ih, w_hh, b, need=(True, True, True, True)):
     """As :func:`functional.lstm`, finite for any finite float32 input."""
     with np.errstate(over="ignore", invalid="ignore"):
-        y, cache = F.lstm(x, w_ih, w_hh, b, need)
+        y, cache = F.lstm.checked(x, w_ih, w_hh, b, need)
         if math.isnan(y.sum()):                           # two infinities met in a gate
-            y, cache = in_float64(F.lstm, x, w_ih, w_hh, b, need)
+            y, cache = in_float64(bare(F.lstm), x, w_ih, w_hh, b, need)
         return y, cache
 
 
 def lstm_backward(dy, cache):
     """As :func:`functional.lstm_backward`, with w_hh in another order: each token multiplies by
     w_hh.T, which is faster if its rows lie in order."""
-    return F.lstm_backward(dy, cache._replace(w_hh=np.asfortranarray(cache.w_hh)))
+    return F.lstm_backward.checked(dy, cache._replace(w_hh=np.asfortranarray(cache.w_hh)))
 
 
-def _attention_after(qkv, n_head, causal, past):
-    """Run attention with a ``KeyValues``, without the copy of all earlier tokens that
-    ``functional``'s form makes for each new one."""
-    T, first = qkv.shape[1], past.n == 0
-    q, k, v = F.split_heads(qkv, n_head)
-    past.extend(k, v)
-    if first:
-        return attention(qkv, n_head, causal=causal)[0]
-    k, v = past.so_far()
-    s = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])   # (B, H, T, n)
-    if not math.isfinite(s.sum()):
-        s = q.astype(np.float64) @ k.swapaxes(-1, -2).astype(np.float64) / math.sqrt(q.shape[-1])
-    if causal and T > 1:                                  # the last query may read every key
-        s += F.causal_mask(T, past.n, s.dtype)
-    return F.merge_heads(F.softmax(s)[0].astype(v.dtype, copy=False) @ v)
-
-
-def _pieces(B, H, T):
-    """Return pieces (batch slice, head slice) for which the scores of a tile fit into a cache."""
-    tile = min(T, TILE) * T
-    if H * tile > MAX_TILE_SCORES:                        # a few heads of one example
-        heads = _even(H, tile, MAX_TILE_SCORES)
+def _pieces(B, G, shared, T, S):
+    """Return pieces (batch slice, slice of the heads of keys) for which the scores of a tile fit
+    into a cache; each head of keys serves ``shared`` heads of queries."""
+    tile = shared * min(T, TILE) * S
+    if G * tile > MAX_TILE_SCORES:                        # a few heads of one example
+        heads = _even(G, tile, MAX_TILE_SCORES)
         return [(slice(b, b + 1), h) for b in range(B) for h in heads]
-    return [(entries, slice(0, H)) for entries in _even(B, H * tile, MAX_TILE_SCORES)]
+    return [(entries, slice(0, G)) for entries in _even(B, G * tile, MAX_TILE_SCORES)]
 
 
 def _even(n, size, most):
@@ -494,14 +570,14 @@ def _even(n, size, most):
     return [slice(i, min(i + each, n)) for i in range(0, n, each)]
 
 
-def _tiles(T, causal):
+def _tiles(T, S, causal):
     """Return (first query, last query + 1, number of keys that they read) for each tile."""
     tiles = [(i, min(i + TILE, T)) for i in range(0, T, TILE)]
-    return [(i, j, j if causal else T) for i, j in tiles]
+    return [(i, j, S - T + j if causal else S) for i, j in tiles]
 
 
 def _transposed(k):
-    """Return a contiguous copy (b, h, D, T), which doubles the speed of small products."""
+    """Return a contiguous copy (b, g, 1, D, S), which doubles the speed of small products."""
     return np.ascontiguousarray(k.swapaxes(-1, -2))
 
 
@@ -509,7 +585,62 @@ def _scores(qs, kt, i, j, n_keys, causal, bias, piece):  # noqa: F811
     """Return the masked scores of the queries i ... j-1 with the first ``n_keys`` keys."""
     s = qs[..., i:j, :] @ kt[..., :n_keys]
     if bias is not None:
-        s += bias[piece[1], i:j, :n_keys]
-    if causal:                                            # only the keys i ... j-1 need a mask
-        s[..., i:] += F.causal_mask(j - i, j - i, s.dtype)
+        s += bias[piece[1], :, i:j, :n_keys]
+    if causal:                                            # only the last j - i keys need a mask
+        s[..., n_keys - (j - i):] += F.causal_mask(j - i, j - i, s.dtype)
     return s
+
+
+# ------------------------------------------------------------------------ Adam
+
+
+def adam(states, t, lr, betas, eps, shrink=1.0):
+    """Update parameters as :func:`functional.adam` does, in place: ``states`` is a list of
+    (x, g, m, v).  Those with as many numbers as a matrix are multiplied by ``shrink`` first.
+
+    Small ones are updated as one array, because each update is a dozen calls of NumPy, and a call
+    takes longer than its work on a few hundred numbers.  Large ones are cut into pieces that fit
+    into a core's cache, on all cores.
+    """
+    small, pieces = [], []
+    for state in states:
+        x = state[0]
+        factor = shrink if x.ndim > 1 else 1.0
+        if x.size < MAX_JOINED and factor == 1.0:
+            small.append(state)
+        elif not all(a.flags.c_contiguous for a in state):
+            pieces.append((state, factor))
+        else:
+            flat = [a.reshape(-1) for a in state]
+            pieces += [([a[n:n + ADAM_PIECE] for a in flat], factor)
+                       for n in range(0, x.size, ADAM_PIECE)]
+    if small:
+        joined = [np.concatenate([a.reshape(-1) for a in arrays])
+                  for arrays in zip(*small, strict=True)]
+        _adam_in_place(joined, t, lr, betas, eps, 1.0)
+        start = 0
+        for x, _, m, v in small:
+            here = slice(start, start + x.size)
+            for a, new in zip((x, m, v), (joined[0], joined[2], joined[3]), strict=True):
+                a[...] = new[here].reshape(a.shape)
+            start += x.size
+    share(lambda piece: _adam_in_place(piece[0], t, lr, betas, eps, piece[1]), pieces)
+
+
+def _adam_in_place(state, t, lr, betas, eps, shrink):
+    """Apply the formula of Adam to arrays x, g, m, v; x is multiplied by ``shrink`` first."""
+    (x, g, m, v), (b1, b2) = state, betas
+    m *= b1
+    m += (1 - b1) * g
+    v *= b2
+    update = (1 - b2) * g
+    update *= g
+    v += update
+    if shrink != 1.0:                                     # weight decay
+        x *= shrink
+    np.sqrt(v, out=update)
+    update *= 1 / math.sqrt(1 - b2 ** t)
+    update += eps
+    np.divide(m, update, out=update)
+    update *= lr / (1 - b1 ** t)
+    x -= update

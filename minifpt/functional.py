@@ -11,19 +11,19 @@ Every operation is a pair::
 an operation can run twice before it runs back.  The cache holds ``x`` itself, not a copy: if
 ``x`` changes between the two passes, the gradients are wrong.
 
-Operations with weights take ``need``, a tuple of booleans: which gradients the backward pass
-computes, in the order in which it returns them.  It returns ``None`` for the others, and the
-cache leaves out the arrays that only they would read.
+Operations whose gradients are matrix products take ``need``, a tuple of booleans: which gradients
+the backward pass computes, in the order in which it returns them.  It returns ``None`` for the
+others, and the cache leaves out the arrays that only they would read.
 
 Letters for shapes: ``B`` batch, ``T`` tokens, ``C`` channels, ``H`` heads, ``D = C / H``,
-``V`` vocabulary, ``...`` any leading axes.  Results have the dtype of the input.  All constants
-here are Python floats, because NumPy gives them the array's dtype; a NumPy scalar would turn
-float32 into float64.
+``V`` vocabulary, ``...`` any leading axes; in attention ``S`` tokens that are read and ``G`` heads
+of keys and values.  Results have the dtype of the input.  All constants here are Python floats,
+because NumPy gives them the array's dtype; a NumPy scalar would turn float32 into float64.
 
 This file shows the formulas.  The line above each declares the shapes of its arrays (in a backward
-pass, of ``dy`` and the cache's fields), and ``guards`` refuses others; ``op.raw`` is the formula
-alone.  A model runs the functions of ``fast``, which compute the same, stay finite for extreme
-numbers and save time.
+pass, of ``dy`` and the cache's fields), and ``guards`` refuses others; ``op.__wrapped__`` is the
+formula alone.  A model runs the functions of ``fast``, which compute the same, stay finite for
+extreme numbers and save time.
 """
 
 import math
@@ -34,34 +34,10 @@ import numpy as np
 
 from minifpt.guards import shapes
 
-# ---------------------------------------------------------------------------- caches
-# What each backward pass reads, and shapes that its guard compares.
+# ---------------------------------------------------------------------------- linear
+
 
 LinearCache = namedtuple("LinearCache", "x w need")                 # x: None without dw
-EmbeddingCache = namedtuple("EmbeddingCache", "ids shape")          # the table's shape
-BiasCache = namedtuple("BiasCache", "shape need")                   # shape of x
-UnembeddingCache = namedtuple("UnembeddingCache", "x w need")
-# tokens: the slice of the table that was added; shape: the table's; x_shape: for the guard.
-PositionsCache = namedtuple("PositionsCache", "tokens shape x_shape need")
-LayerNormCache = namedtuple("LayerNormCache", "xhat rstd w need")   # rstd: 1 / deviation, (..., 1)
-RMSNormCache = namedtuple("RMSNormCache", "xhat rstd w need")
-ActivationCache = namedtuple("ActivationCache", "x")
-MultiplyCache = namedtuple("MultiplyCache", "gate up")
-SoftmaxCache = namedtuple("SoftmaxCache", "y")
-DropoutCache = namedtuple("DropoutCache", "mask")                   # None where nothing is dropped
-AttentionCache = namedtuple("AttentionCache", "q k v probabilities mask")
-BiasedAttentionCache = namedtuple("BiasedAttentionCache", AttentionCache._fields)
-RopeCache = namedtuple("RopeCache", "cos sin shape")                # cos, sin (T, 1, D/2)
-GroupedHeadsCache = namedtuple("GroupedHeadsCache", "q_shape k_shape n_head")
-# The gates and the candidate are (B, T, D).  cell and hidden (B, T+1, D) begin with the state
-# before the first token.  x is None without dw_ih, hidden is None without dw_hh.
-LSTMCache = namedtuple("LSTMCache", "x w_ih w_hh input forget candidate output cell hidden need")
-LastTokensCache = namedtuple("LastTokensCache", "shape n")          # shape of x
-LogSumExpCache = namedtuple("LogSumExpCache", "e")                  # exp(x - max(x))
-CrossEntropyCache = namedtuple("CrossEntropyCache", "log_sum_exp targets")  # a LogSumExpCache
-
-
-# ---------------------------------------------------------------------------- linear
 
 
 @shapes("x (..., I), w (I, O), b (O,) -> y (..., O)")
@@ -96,6 +72,9 @@ def linear_backward(dy, cache):
 # ------------------------------------------------------------------------- embedding
 
 
+EmbeddingCache = namedtuple("EmbeddingCache", "ids shape")          # the table's shape
+
+
 @shapes("ids (...) integers in 0 ... V-1, w (V, C) -> y (..., C)")
 def embedding(ids, w):
     """Look up a row for each id: ``y = w[ids]``, the product of one-hot vectors with ``w``."""
@@ -109,6 +88,9 @@ def embedding_backward(dy, cache):
     dw = np.zeros(shape, dy.dtype)
     np.add.at(dw, ids, dy)                                # dw[ids] += dy keeps one of equal ids
     return dw
+
+
+UnembeddingCache = namedtuple("UnembeddingCache", "x w need")       # x: None without dw
 
 
 @shapes("x (..., C), w (V, C) -> y (..., V)")
@@ -132,61 +114,64 @@ def unembedding_backward(dy, cache):
     return dx, dw
 
 
+BiasCache = namedtuple("BiasCache", "shape")                        # shape of x
+
+
 @shapes("x (..., C), b (C,) -> y (..., C)")
-def bias(x, b, need=(True, True)):
+def bias(x, b):
     """Add a vector to each token: ``y = x + b``.
 
-    An embedding followed by a bias is a linear layer on one-hot vectors.  ``need`` is for
-    (dx, db).
+    An embedding followed by a bias is a linear layer on one-hot vectors.
     """
-    return x + b, BiasCache(x.shape, need)
+    return x + b, BiasCache(x.shape)
 
 
 @shapes("dy (..., C), shape (..., C) -> dx (..., C), db (C,)")
 def bias_backward(dy, cache):
     """Compute ``dx = dy``, ``db = sum of dy over all rows``."""
-    shape, need = cache
-    db = dy.reshape(-1, shape[-1]).sum(axis=0) if need[1] else None
-    return dy if need[0] else None, db
+    return dy, dy.reshape(-1, dy.shape[-1]).sum(axis=0)
+
+
+# tokens: the slice of the table that was added; shape: the table's; x_shape: for the guard.
+PositionsCache = namedtuple("PositionsCache", "tokens shape x_shape")
 
 
 @shapes("x (B, T, C), w (N, C) -> y (B, T, C)")
-def positions(x, w, start=0, need=(True, True)):
+def positions(x, w, start=0):
     """Add to each token the vector of its position: ``y[:, t] = x[:, t] + w[start + t]``.
 
-    N is at least start + T.  ``need`` is for (dx, dw).
+    N is at least start + T.
     """
     tokens = slice(start, start + x.shape[1])
-    return x + w[tokens], PositionsCache(tokens, w.shape, x.shape, need)
+    return x + w[tokens], PositionsCache(tokens, w.shape, x.shape)
 
 
 @shapes("dy (B, T, C), shape (N, C), x_shape (B, T, C) -> dx (B, T, C), dw (N, C)")
 def positions_backward(dy, cache):
     """Compute ``dx = dy``, ``dw[start + t] = sum of dy[:, t] over the batch``."""
-    tokens, shape, _, need = cache
-    dw = None
-    if need[1]:
-        dw = np.zeros(shape, dy.dtype)
-        dw[tokens] = dy.sum(axis=0)
-    return dy if need[0] else None, dw
+    dw = np.zeros(cache.shape, dy.dtype)
+    dw[cache.tokens] = dy.sum(axis=0)
+    return dy, dw
 
 
 # ------------------------------------------------------------------------ layer norm
 
 
+LayerNormCache = namedtuple("LayerNormCache", "xhat rstd w")        # rstd: 1 / deviation, (..., 1)
+
+
 @shapes("x (..., C), w (C,), b (C,) -> y (..., C)")
-def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
+def layer_norm(x, w, b, eps=1e-5):
     """Normalise the last axis (Ba, Kiros, Hinton 2016, arXiv 1607.06450).
 
     ``xhat = (x - mean(x)) / sqrt(var(x) + eps)``, ``y = xhat * w + b``.  Mean and variance are
     those of the C channels of each token; the variance is divided by C, not by C - 1.  w is the
-    scale and b the bias.  ``need`` is for (dx, dw, db).
+    scale and b the bias.
     """
     centred = x - x.mean(axis=-1, keepdims=True)
     rstd = 1.0 / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + eps)
     xhat = centred * rstd
-    cache = LayerNormCache(xhat if any(need[:2]) else None, rstd if need[0] else None, w, need)
-    return xhat * w + b, cache
+    return xhat * w + b, LayerNormCache(xhat, rstd, w)
 
 
 @shapes("dy (..., C), xhat (..., C), w (C,) -> dx (..., C), dw (C,), db (C,)")
@@ -197,29 +182,27 @@ def layer_norm_backward(dy, cache):
     The two means are the parts of g that would shift or stretch the row.  Layer norm removes
     shifts and stretches from x, so x gets no gradient along them.
     """
-    xhat, rstd, w, need = cache
-    dx = dw = db = None
-    if need[0]:
-        g = dy * w
-        dx = (g - g.mean(-1, keepdims=True) - xhat * (g * xhat).mean(-1, keepdims=True)) * rstd
-    if need[1]:
-        dw = (dy * xhat).reshape(-1, len(w)).sum(axis=0)
-    if need[2]:
-        db = dy.reshape(-1, len(w)).sum(axis=0)
+    xhat, rstd, w = cache
+    g = dy * w
+    dx = (g - g.mean(-1, keepdims=True) - xhat * (g * xhat).mean(-1, keepdims=True)) * rstd
+    dw = (dy * xhat).reshape(-1, len(w)).sum(axis=0)
+    db = dy.reshape(-1, len(w)).sum(axis=0)
     return dx, dw, db
 
 
+RMSNormCache = namedtuple("RMSNormCache", "xhat rstd w")
+
+
 @shapes("x (..., C), w (C,) -> y (..., C)")
-def rms_norm(x, w, eps=1e-6, need=(True, True)):
+def rms_norm(x, w, eps=1e-6):
     """Divide by the root mean square of the last axis (Zhang, Sennrich 2019, arXiv 1910.07467).
 
     ``xhat = x / sqrt(mean(x^2) + eps)``, ``y = xhat * w``: a layer norm without mean and bias.
-    w is the scale.  ``need`` is for (dx, dw).
+    w is the scale.
     """
     rstd = 1.0 / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps)
     xhat = x * rstd
-    cache = RMSNormCache(xhat if any(need) else None, rstd if need[0] else None, w, need)
-    return xhat * w, cache
+    return xhat * w, RMSNormCache(xhat, rstd, w)
 
 
 @shapes("dy (..., C), xhat (..., C), w (C,) -> dx (..., C), dw (C,)")
@@ -229,19 +212,17 @@ def rms_norm_backward(dy, cache):
 
     The mean is the part of g that would stretch the row; the norm removes stretches from x.
     """
-    xhat, rstd, w, need = cache
-    dx = dw = None
-    if need[0]:
-        g = dy * w
-        dx = (g - xhat * (g * xhat).mean(-1, keepdims=True)) * rstd
-    if need[1]:
-        dw = (dy * xhat).reshape(-1, len(w)).sum(axis=0)
+    xhat, rstd, w = cache
+    g = dy * w
+    dx = (g - xhat * (g * xhat).mean(-1, keepdims=True)) * rstd
+    dw = (dy * xhat).reshape(-1, len(w)).sum(axis=0)
     return dx, dw
 
 
 # ----------------------------------------------------------------------- activations
 
 
+ActivationCache = namedtuple("ActivationCache", "x")                # of all activations
 GELU_A = math.sqrt(2.0 / math.pi)
 GELU_B = 0.044715
 
@@ -310,6 +291,9 @@ def silu_backward(dy, cache):
     return dy * s * (1.0 + x * (1.0 - s))
 
 
+MultiplyCache = namedtuple("MultiplyCache", "gate up")
+
+
 @shapes("gate (...), up (...) -> y (...)")
 def multiply(gate, up):
     """Gate one array by another: ``y = gate * up`` (Shazeer 2020, arXiv 2002.05202).
@@ -328,6 +312,9 @@ def multiply_backward(dy, cache):
 
 
 # --------------------------------------------------------------------------- softmax
+
+
+SoftmaxCache = namedtuple("SoftmaxCache", "y")
 
 
 @shapes("x (..., N) -> y (..., N)")
@@ -356,6 +343,9 @@ def softmax_backward(dy, cache):
 # --------------------------------------------------------------------------- dropout
 
 
+DropoutCache = namedtuple("DropoutCache", "mask")                   # None where nothing is dropped
+
+
 @shapes("x (...) -> y (...)")
 def dropout(x, p, rng):
     """Set some entries to 0 (inverted dropout; Srivastava et al. 2014): ``y = x * mask``.
@@ -380,36 +370,37 @@ def dropout_backward(dy, cache):
 # -------------------------------------------------------------- multi-head attention
 
 
-@shapes("qkv (B, T, 3HD), bias (H, T, T) -> y (B, T, HD)")
-def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None, bias=None):
-    """Let each token read the others, by multi-head self-attention.
+# mask: dropout's; has_bias: whether there was a bias.
+AttentionCache = namedtuple("AttentionCache", "q k v probabilities mask has_bias")
+
+
+@shapes("q (B, H, T, D), k (B, G, S, D), v (B, G, S, D), bias (H, T, S) -> y (B, H, T, D)")
+def attention(q, k, v, p=0.0, rng=None, causal=True, bias=None):
+    """Let each query read the tokens' values, by multi-head attention.
 
     For each head, ``S = Q K^T / sqrt(D)``, ``A = softmax(S)``, ``y = dropout(A) V`` (Vaswani
-    et al. 2017, arXiv 1706.03762, eq. 1).  When ``causal``, a token reads only itself and the
-    tokens before it.
+    et al. 2017, arXiv 1706.03762, eq. 1).  ``bias`` is added to the scores S of every example.
 
-    qkv holds queries, keys and values side by side, each H heads of D channels.  ``past`` (k, v),
-    each (B, H, P, D), are keys and values of the P tokens before these.  ``bias`` is added to the
-    scores S of every example.  The cache holds the probabilities (B, H, T, P+T) before dropout.
+    The T queries are those of the last T of S tokens.  When ``causal``, a query reads only its own
+    token and the tokens before it.  Each of the G heads of keys and values serves H / G heads of
+    queries in a row (Ainslie et al. 2023, arXiv 2305.13245); in GPT-2 G is H.  The cache holds the
+    probabilities A (B, H, T, S) before dropout.
     """
-    q, k, v = split_heads(qkv, n_head)                    # (B, H, T, D) each
-    if past is not None:
-        k = np.concatenate([past[0], k], axis=2)          # (B, H, P+T, D)
-        v = np.concatenate([past[1], v], axis=2)
-    scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])        # (B, H, T, P+T)
+    H, G, D = q.shape[1], k.shape[1], q.shape[3]
+    keys, values = (k, v) if G == H else (repeat_heads(k, H), repeat_heads(v, H))
+    scores = q @ keys.swapaxes(-1, -2) / math.sqrt(D)     # (B, H, T, S)
     if bias is not None:
         scores = scores + bias
     if causal:
         scores = scores + causal_mask(*scores.shape[-2:], scores.dtype)
     probabilities, _ = softmax(scores)
     dropped, dropout_cache = dropout(probabilities, p, rng)
-    y = merge_heads(dropped @ v)                          # (B, H, T, D) -> (B, T, C)
-    cache = AttentionCache(q, k, v, probabilities, dropout_cache.mask)
-    return y, cache if bias is None else BiasedAttentionCache(*cache)
+    y = dropped @ values                                  # (B, H, T, S) @ (B, H, S, D)
+    return y, AttentionCache(q, k, v, probabilities, dropout_cache.mask, bias is not None)
 
 
-@shapes("dy (B, T, HD), q (B, H, T, D), k (B, H, T, D) -> dqkv (B, T, 3HD), with a bias "
-        "(dqkv, dbias (H, T, T))")
+@shapes("dy (B, H, T, D), q (B, H, T, D), k (B, G, S, D) -> dq (B, H, T, D), dk (B, G, S, D), "
+        "dv (B, G, S, D), dbias (H, T, S) or None without a bias")
 def attention_backward(dy, cache):
     """Go back through ``y = dropout(A) V``, the softmax, and ``S = Q K^T / sqrt(D)``::
 
@@ -417,32 +408,45 @@ def attention_backward(dy, cache):
         dS = softmax_backward(dA)
         dQ = dS K / sqrt(D)       dK = dS^T Q / sqrt(D)       dbias = sum of dS over the batch
 
-    A masked entry has A = 0, so softmax_backward gives it dS = 0 and no mask is needed.
+    A masked entry has A = 0, so softmax_backward gives it dS = 0 and no mask is needed.  A head of
+    keys or values collects from all heads of queries that it serves.
     """
-    q, k, v, probabilities, mask = cache
-    B, H, T, D = q.shape
-    dy = dy.reshape(B, T, H, D).transpose(0, 2, 1, 3)     # (B, H, T, D)
-    dqkv = np.empty((B, T, 3 * H * D), dy.dtype)
-    dq, dk, dv = split_heads(dqkv, H)                     # views of dqkv
+    q, k, v, probabilities, mask, has_bias = cache
+    H, G, D = q.shape[1], k.shape[1], q.shape[3]
+    keys, values = (k, v) if G == H else (repeat_heads(k, H), repeat_heads(v, H))
     dropped = probabilities if mask is None else probabilities * mask
-    da = dropout_backward(dy @ v.swapaxes(-1, -2), DropoutCache(mask))      # (B, H, T, T)
-    ds = softmax_backward(da, SoftmaxCache(probabilities))
-    dq[...] = ds @ k / math.sqrt(D)
-    dk[...] = ds.swapaxes(-1, -2) @ q / math.sqrt(D)
-    dv[...] = dropped.swapaxes(-1, -2) @ dy
-    return (dqkv, ds.sum(axis=0)) if isinstance(cache, BiasedAttentionCache) else dqkv
+    da = dropout_backward(dy @ values.swapaxes(-1, -2), DropoutCache(mask))
+    ds = softmax_backward(da, SoftmaxCache(probabilities))          # (B, H, T, S)
+    dq = ds @ keys / math.sqrt(D)
+    dk = ds.swapaxes(-1, -2) @ q / math.sqrt(D)
+    dv = dropped.swapaxes(-1, -2) @ dy
+    if G < H:
+        dk, dv = sum_heads(dk, G), sum_heads(dv, G)
+    return dq, dk, dv, ds.sum(axis=0) if has_bias else None
 
 
-def split_heads(qkv, n_head):
-    """Return queries, keys and values: (B, T, 3C) -> three views (B, H, T, D)."""
-    B, T, _ = qkv.shape
-    return qkv.reshape(B, T, 3, n_head, -1).transpose(2, 0, 3, 1, 4)
+def split_heads(x, n_head):
+    """Return the heads, which stand side by side, as a view: (B, T, H * D) -> (B, H, T, D)."""
+    B, T, _ = x.shape
+    return x.reshape(B, T, n_head, -1).transpose(0, 2, 1, 3)
 
 
-def merge_heads(y):
-    """Put the heads side by side: (B, H, T, D) -> (B, T, C)."""
-    B, H, T, D = y.shape
-    return y.transpose(0, 2, 1, 3).reshape(B, T, H * D)
+def merge_heads(*heads):
+    """Put heads side by side: (B, H, T, D), (B, G, T, D), ... -> (B, T, (H + G + ...) * D)."""
+    B, _, T, _ = heads[0].shape
+    return np.concatenate([x.transpose(0, 2, 1, 3).reshape(B, T, -1) for x in heads], axis=-1)
+
+
+def repeat_heads(x, n_head):
+    """Repeat each head for the H / G heads of queries that it serves: (B, G, S, D) ->
+    (B, H, S, D)."""
+    return x.repeat(n_head // x.shape[1], axis=1)
+
+
+def sum_heads(dx, n_group):
+    """Add up the gradients of the copies of :func:`repeat_heads`: (B, H, S, D) -> (B, G, S, D)."""
+    B, _, S, D = dx.shape
+    return dx.reshape(B, n_group, -1, S, D).sum(axis=2)
 
 
 @lru_cache(maxsize=16)
@@ -457,8 +461,11 @@ def causal_mask(n_query, n_key, dtype):
     return mask
 
 
-@shapes("x (B, T, 2HE) -> y (B, T, 2HE)")
-def rope(x, n_head, base=10000.0, start=0):
+RopeCache = namedtuple("RopeCache", "cos sin shape")                # cos, sin (T, D / 2)
+
+
+@shapes("x (B, H, T, 2E) -> y (B, H, T, 2E)")
+def rope(x, base=10000.0, start=0):
     """Rotate queries or keys by their positions (Su et al. 2021, arXiv 2104.09864).
 
     In each head the channels i and i + D/2 are a point in the plane.  It is rotated by an angle
@@ -471,51 +478,30 @@ def rope(x, n_head, base=10000.0, start=0):
     Positions enter the product of a rotated query and a rotated key only by the difference of
     their angles, so only by the distance of the two tokens.  D is even, D = 2E.
     """
-    T, half = x.shape[1], x.shape[2] // n_head // 2
-    angles = np.arange(start, start + T)[:, None] * base ** (-np.arange(half) / half)
-    angles = angles[:, None]                              # (T, 1, D/2): the same for each head
+    T, half = x.shape[2], x.shape[3] // 2
+    angles = np.arange(start, start + T)[:, None] * base ** (-np.arange(half) / half)   # (T, D/2)
     cos, sin = np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
     return rotate(x, cos, sin), RopeCache(cos, sin, x.shape)
 
 
-@shapes("dy (B, T, C), shape (B, T, C) -> dx (B, T, C)")
+@shapes("dy (B, H, T, D), shape (B, H, T, D) -> dx (B, H, T, D)")
 def rope_backward(dy, cache):
     """Rotate dy by the opposite angle, which is the transpose of the rotation."""
-    cos, sin, shape = cache
-    return rotate(dy, cos, -sin)
+    return rotate(dy, cache.cos, -cache.sin)
 
 
 def rotate(x, cos, sin):
     """Rotate each pair of channels (i, i + D/2) of each head by an angle."""
-    pairs = x.reshape(*x.shape[:2], -1, 2, cos.shape[2])  # (B, T, H, 2, D/2)
-    a, b = pairs[:, :, :, 0], pairs[:, :, :, 1]
-    return np.stack((a * cos - b * sin, b * cos + a * sin), axis=3).reshape(x.shape)
-
-
-@shapes("q (B, T, HD), k (B, T, GD), v (B, T, GD) -> qkv (B, T, 3HD)")
-def grouped_heads(q, k, v, n_head):
-    """Repeat keys and values that several heads share (Ainslie et al. 2023, arXiv 2305.13245).
-
-    Queries have H heads of D channels, keys and values have G heads, and each of these serves
-    H / G consecutive heads of queries.  The result is for :func:`attention`.
-    """
-    (B, T, C), D = q.shape, q.shape[2] // n_head
-    G = k.shape[2] // D
-    kv = (a.reshape(B, T, G, D).repeat(n_head // G, axis=2).reshape(B, T, C) for a in (k, v))
-    return np.concatenate([q, *kv], axis=2), GroupedHeadsCache(q.shape, k.shape, n_head)
-
-
-@shapes("dqkv (B, T, 3C), q_shape (B, T, C) -> dq (B, T, C), dk (B, T, GD), dv (B, T, GD)")
-def grouped_heads_backward(dqkv, cache):
-    """Split dqkv; dk and dv are sums over the heads that share a key or value."""
-    (B, T, C), shape = cache.q_shape, cache.k_shape
-    D = C // cache.n_head
-    dq, dk, dv = np.split(dqkv, 3, axis=2)
-    dk, dv = (d.reshape(B, T, shape[2] // D, -1, D).sum(axis=3).reshape(shape) for d in (dk, dv))
-    return dq, dk, dv
+    a, b = x[..., :cos.shape[1]], x[..., cos.shape[1]:]
+    return np.concatenate((a * cos - b * sin, b * cos + a * sin), axis=-1)
 
 
 # ------------------------------------------------------------ long short-term memory
+
+
+# The gates and the candidate are (B, T, D).  cell and hidden (B, T+1, D) begin with the state
+# before the first token.  x is None without dw_ih, hidden is None without dw_hh.
+LSTMCache = namedtuple("LSTMCache", "x w_ih w_hh input forget candidate output cell hidden need")
 
 
 @shapes("x (B, T, C), w_ih (C, 4D), w_hh (D, 4D), b (4D,) -> h (B, T, D)")
@@ -599,25 +585,10 @@ def in_four(a):
     return a.reshape(*a.shape[:2], 4, -1).transpose(2, 0, 1, 3)
 
 
-# -------------------------------------------------------------------------- residual
+# ----------------------------------------------------------------------- last tokens
 
 
-@shapes("x (..., C), branch (..., C) -> y (..., C)")
-def residual(x, branch):
-    """Add a branch, which is a function of x, to x: ``y = x + branch``.
-
-    The backward pass needs no cache: it is ``None``.
-    """
-    return x + branch, None
-
-
-@shapes("dy (..., C), dbranch (..., C) -> dx (..., C)")
-def residual_backward(dy, dbranch):
-    """Compute ``dx = dy + dbranch``: x reaches y in two ways, and both gradients add up.
-
-    ``dbranch`` is the gradient that came back through the branch.
-    """
-    return dy + dbranch
+LastTokensCache = namedtuple("LastTokensCache", "shape n")           # shape of x
 
 
 @shapes("x (B, T, C) -> y (B, n, C)")
@@ -638,6 +609,9 @@ def last_tokens_backward(dy, cache):
 # --------------------------------------------------------------------- cross-entropy
 
 
+LogSumExpCache = namedtuple("LogSumExpCache", "e")                  # exp(x - max(x))
+
+
 @shapes("x (..., N) -> y (..., 1)")
 def log_sum_exp(x):
     """Compute ``y = log(sum_j exp(x_j))`` along the last axis.
@@ -654,6 +628,9 @@ def log_sum_exp_backward(dy, cache):
     """Compute ``dx = dy * softmax(x)``."""
     e = cache.e
     return e * (dy / e.sum(axis=-1, keepdims=True))
+
+
+CrossEntropyCache = namedtuple("CrossEntropyCache", "log_sum_exp targets")  # a LogSumExpCache
 
 
 @shapes("logits (..., V), targets (...) integers in 0 ... V-1 -> loss ()")
@@ -675,3 +652,24 @@ def cross_entropy_backward(dy, cache):
     np.put_along_axis(dlogits, index, chosen - 1.0, axis=-1)        # - one_hot(targets)
     dlogits *= dy / cache.targets.size
     return dlogits
+
+
+# ------------------------------------------------------------------------------ Adam
+
+
+@shapes("x (...), g (...), m (...), v (...) -> x (...), m (...), v (...)")
+def adam(x, g, m, v, t=1, lr=1e-3, betas=(0.9, 0.999), eps=1e-8):
+    """Return a parameter after the step t = 1, 2, ... of Adam, and its two running means (Kingma,
+    Ba 2014, arXiv 1412.6980)::
+
+        m = b1 * m + (1 - b1) * g                         a running mean of the gradients
+        v = b2 * v + (1 - b2) * g^2                       and of their squares
+        x = x - lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
+
+    m and v start at 0, so at step t they have ``1 - b1^t`` and ``1 - b2^t`` of their size.
+    """
+    b1, b2 = betas
+    m = b1 * m + (1 - b1) * g
+    v = b2 * v + (1 - b2) * g * g
+    x = x - lr * (m / (1 - b1 ** t)) / (np.sqrt(v / (1 - b2 ** t)) + eps)
+    return x, m, v

@@ -1,16 +1,109 @@
-"""GPT-2: its config, the trunk (embeddings to hidden states) and the language model."""
+"""The way through a trunk (embeddings to hidden states), GPT-2, and the language model."""
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from . import checks, layers
-from . import fast as ops
+from .fast import ops
 from .files import export, weights
 from .machine import single_threaded_blas
 from .progress import progress_bar
+
+
+class Trunk(layers.Layer):
+    """The base class of trunks: layers below the blocks, the blocks ``h``, and layers above them.
+
+    A subclass has a ``config_type``, and a method ``build(config, dtype)`` that makes the layers.
+    ``below`` and ``above`` are the names of the layers below and above the blocks, in their order.
+
+    Random weights are GPT-2's: matrices are normal with standard deviation ``initializer_range``
+    (see :class:`GPT2Config`), biases 0, scales 1.  Each parameter has its own generator, seeded by
+    ``seed`` and the parameter's name.  With ``seed=None`` the matrices are 0 and take no memory
+    until they are written.
+    """
+
+    below, above = (), ("ln_f",)
+    dropout_below = True                                  # whether dropout follows ``below``
+
+    def __init__(self, config: Any = None, seed: int | None = 0, dtype: Any = np.float32):
+        name, kind = type(self).__name__, self.config_type
+        c = self.config = kind() if config is None else config
+        if not isinstance(c, kind):
+            raise ValueError(f"{name}: the config is {checks.brief(c)}, expected an instance of "
+                             f"{kind.__name__}; minifpt.trunks.get loads weights by their name")
+        self.dtype = checks.dtype(name, dtype)
+        self.build(c, dtype)
+        self.draw(seed)
+
+    def draw(self, seed):
+        """Fill the matrices with random numbers."""
+        layers.draw_all(self, seed, self.config)
+
+    def lowest_block(self, need_dx):
+        """Return the number of the lowest block that runs back: -1 if something below the blocks
+        learns, too, and ``n_layer`` if none has to."""
+        if need_dx or any(getattr(self, name).learns() for name in self.below):
+            return -1
+        return next((i for i, block in enumerate(self.h) if block.learns()), len(self.h))
+
+    @single_threaded_blas
+    def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
+        """x (B, T, C), embeddings before positions are added -> y (B, T, C), after ``above``.
+
+        ``need_dx=False`` says that nothing below the trunk learns.  Then no cache is kept, and
+        nothing runs back, below the lowest block that learns.
+
+        With ``last``, y is (B, last, C): all tokens supply keys and values to the last block, but
+        only the last ones get an output.  ``past``, a ``layers.KVCache`` for each block, holds
+        the keys and values of the tokens before these; those of these tokens are appended.  It is
+        for inference, with :meth:`all_frozen`.
+        """
+        name, n = type(self).__name__, len(self.h)
+        start = layers.check_tokens(name, self.config, x, past)       # tokens before these
+        p = checks.active_dropout(name, self.config.dropout, train, rng)
+        if last is not None and (type(last) is not int or not 1 <= last <= x.shape[1]):
+            checks.whole("forward", "last", last, most=x.shape[1])    # a call only if it is refused
+        lowest = self.lowest_block(need_dx)
+        x, cache = x.astype(self.dtype, copy=False), {"lowest": lowest, "h": [None] * n}
+        for name in self.below:
+            layer = getattr(self, name)
+            x, cache[name] = layer.forward(x, start) if name == "wpe" else layer.forward(x)
+        if self.below and self.dropout_below:
+            x, cache["dropout"] = ops().dropout(x, p, rng)
+        for i, block in enumerate(self.h):
+            reads = {"past": past[i]} if past else {}
+            if last is not None and i == n - 1:
+                reads["last"] = last
+            x, block_cache = block.forward(x, train, rng, **reads)
+            if i >= lowest:                               # the others need not run back
+                cache["h"][i] = block_cache
+        for name in self.above:
+            x, cache[name] = getattr(self, name).forward(x)
+        cache["shape"] = x.shape                          # backward compares that of dy
+        learns = lowest < n or any(getattr(self, name).learns() for name in self.above)
+        return x, cache if past is None and learns else None
+
+    @single_threaded_blas
+    def backward(self, dy, cache):
+        """dy with the shape of y -> dx (B, T, C), or ``None`` if nothing below the blocks
+        learns."""
+        dy = checks.incoming_gradient(type(self).__name__, dy, cache, self.dtype)
+        lowest = cache["lowest"]
+        for name in reversed(self.above):
+            dy = getattr(self, name).backward(dy, cache[name])
+        for i in reversed(range(max(lowest, 0), len(self.h))):
+            dy = self.h[i].backward(dy, cache["h"][i])
+        if lowest >= 0:
+            return None
+        if "dropout" in cache:
+            dy = ops().dropout_backward(dy, cache["dropout"])
+        for name in reversed(self.below):
+            dy = getattr(self, name).backward(dy, cache[name])
+        return dy
 
 
 @dataclass(frozen=True)
@@ -61,32 +154,22 @@ SHAPES = {"gpt2": dict(n_layer=12, n_head=12, n_embd=768),
           "minigpt": dict(n_layer=6, n_head=4, n_embd=128, n_positions=256, vocab_size=256)}
 
 
-class GPT2(layers.Layer):
-    """The trunk: it adds positions to embeddings, runs the blocks and the last layer norm.
+class GPT2(Trunk):
+    """The trunk: it adds positions to embeddings, runs the blocks and the last layer norm."""
 
-    Random weights are GPT-2's: matrices are normal with standard deviation
-    ``initializer_range`` (see :class:`GPT2Config`), biases 0, scales 1.  Each parameter has its
-    own generator, seeded by ``seed`` and the parameter's name.  With ``seed=None`` the matrices
-    are 0 and take no memory until they are written.
-    """
-
-    config_type = GPT2Config
-
-    def __init__(self, config: GPT2Config | None = None, seed: int | None = 0,
-                 dtype: Any = np.float32):
-        c = self.config = GPT2Config() if config is None else config
-        if not isinstance(c, GPT2Config):
-            raise ValueError(f"GPT2: the config is {checks.brief(c)}, expected a GPT2Config; "
-                             "GPT2.from_pretrained loads weights")
-        self.dtype = checks.dtype("GPT2", dtype)
-        self.wpe = layers.Positions(c.n_positions, c.n_embd, dtype)
-        self.h = [layers.Block(c.n_embd, c.n_head, c.dropout, c.layer_norm_epsilon, dtype, c.causal,
-                               c.activation_function) for _ in range(c.n_layer)]
-        self.ln_f = layers.LayerNorm(c.n_embd, c.layer_norm_epsilon, dtype)
-        layers.draw_all(self, seed, c)
-
+    config_type, below = GPT2Config, ("wpe",)
     from_pretrained = classmethod(weights.load)           # (name, dtype, dropout) -> a model
-    save = export.save                                    # (path, dtype, **provenance)
+    save = export.save                                    # (path, dtype, force, **provenance)
+
+    def build(self, config, dtype):
+        """Make the layers."""
+        c, norm = config, partial(layers.LayerNorm, config.n_embd, config.layer_norm_epsilon, dtype)
+        self.wpe = layers.Positions(c.n_positions, c.n_embd, dtype)
+        self.h = [layers.Block(
+            norm(), layers.Attention(c.n_embd, c.n_head, c.dropout, dtype, c.causal),
+            norm(), layers.MLP(c.n_embd, c.dropout, dtype, c.activation_function))
+            for _ in range(c.n_layer)]
+        self.ln_f = norm()
 
     def add_positions(self, n, seed=0):
         """Append rows to the positional embeddings up to ``n`` positions, drawn as for a new trunk.
@@ -100,42 +183,6 @@ class GPT2(layers.Layer):
             self.wpe.weight.data = np.empty((n, c.n_embd), self.dtype)
             layers.draw_weights("wpe.weight", self.wpe.weight, seed, c)
             self.wpe.weight.data[:len(old)] = old
-
-    @single_threaded_blas
-    def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
-        """x (B, T, C), embeddings before positions are added -> y (B, T, C), after ln_f.
-
-        ``need_dx=False`` says that nothing below the trunk learns.  Then no cache is kept, and
-        nothing runs back, below the lowest block that learns.
-
-        With ``last``, y is (B, last, C): all tokens supply keys and values to the last block, but
-        only the last ones get an output.  ``past``, a ``layers.KeyValues`` for each block, holds
-        the keys and values of the tokens before these; those of these tokens are appended.  It is
-        for inference, with :meth:`all_frozen`.
-        """
-        start = layers.check_tokens("GPT2", self.config, x, past)      # tokens before these
-        p = checks.active_dropout("GPT2", self.config.dropout, train, rng)
-        x, cache = x.astype(self.dtype, copy=False), {}
-        x, cache["wpe"] = self.wpe.forward(x, start)
-        x, cache["dropout"] = ops.dropout(x, p, rng)
-        keep = need_dx or self.wpe.learns()               # whether something so far learns
-        if not keep:
-            cache["wpe"] = cache["dropout"] = None
-        x, cache["h"], keep = layers.blocks_forward(self.h, x, keep, train, rng, past, last)
-        y, cache["ln_f"] = self.ln_f.forward(x)
-        cache["shape"] = y.shape                          # backward compares that of dy
-        return y, cache if past is None and (keep or self.ln_f.learns()) else None
-
-    @single_threaded_blas
-    def backward(self, dy, cache):
-        """dy with the shape of y -> dx (B, T, C), or ``None`` if nothing from wpe down learns."""
-        dy = checks.incoming_gradient("GPT2", dy, cache, self.dtype)
-        dy = self.ln_f.backward(dy, cache["ln_f"])
-        dy = layers.blocks_backward(self.h, dy, cache["h"])
-        if cache["wpe"] is None:
-            return None
-        dy = ops.dropout_backward(dy, cache["dropout"])
-        return self.wpe.backward(dy, cache["wpe"])
 
 
 class LanguageModel(layers.Layer):
@@ -157,7 +204,7 @@ class LanguageModel(layers.Layer):
         layers.draw_all(self, seed, self.config)
 
     from_pretrained = classmethod(weights.load)           # (name, dtype, dropout) -> a model
-    save = export.save                                    # (path, dtype, **provenance)
+    save = export.save                                    # (path, dtype, force, **provenance)
 
     @single_threaded_blas
     def forward(self, ids, train=False, rng=None):
@@ -226,7 +273,7 @@ class LanguageModel(layers.Layer):
                 if t - start > N:
                     start, past = t - max(1, N // 2), None
                 if past is None:
-                    past = [layers.KeyValues(min(N, T + n_tokens - start)) for _ in self.trunk.h]
+                    past = [layers.KVCache(min(N, T + n_tokens - start)) for _ in self.trunk.h]
                 x, _ = self.wte.forward(text[:, start + past[0].n:t])
                 y, _ = self.trunk.forward(x, need_dx=False, past=past, last=1)
                 logits, _ = self.lm_head.forward(y[:, -1])                      # (B, V)
@@ -275,7 +322,7 @@ class LanguageModel(layers.Layer):
                 rows = max(1, (1 << 22) // self.config.vocab_size)     # all logits would be large
                 for i in range(0, len(y), rows):
                     logits, _ = self.lm_head.forward(y[i:i + rows])
-                    loss, _ = ops.cross_entropy(logits, targets[i:i + rows])
+                    loss, _ = ops().cross_entropy(logits, targets[i:i + rows])
                     total += float(loss) * len(logits)
         nats = total / last
         return {"tokens": last, "nats_per_token": nats, "bits_per_token": nats / math.log(2),
@@ -322,7 +369,7 @@ def sample(logits, temperature, top_k, rng, top_p=1.0):
         logits = np.where(logits >= least, logits, -math.inf)
     # The largest is subtracted first, so that an overflow can only give -inf.
     with np.errstate(over="ignore"):
-        p, _ = ops.softmax((logits - logits.max(axis=-1, keepdims=True)) / temperature)
+        p, _ = ops().softmax((logits - logits.max(axis=-1, keepdims=True)) / temperature)
     if top_p < 1:
         falling = -np.sort(-p, axis=-1)                   # the most likely token always stays
         likelier = falling.cumsum(axis=-1, dtype=np.float64) - falling

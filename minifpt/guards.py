@@ -4,8 +4,8 @@
 
     @shapes("x (..., I), w (I, O), b (O,) -> y (..., O)")
 
-``...`` stands for any leading axes, and a letter has one value in a call.  ``3HD`` is a product; H
-is the argument ``n_head``, and n the argument of that name.  All arrays hold floating-point
+``...`` stands for any leading axes, and a letter has one value in a call.  ``2E`` is a product, and
+n the argument of that name.  All arrays hold floating-point
 numbers, except ``integers in 0 ... V-1``.  The names of a backward pass are its arguments and the
 fields of its cache; a field that is ``None`` is left out.  An argument with a default must be of
 the default's kind.
@@ -14,25 +14,36 @@ the default's kind.
 import functools
 import inspect
 import math
+import operator
 import re
 from collections import namedtuple
-from types import FunctionType
+from contextvars import ContextVar
 
 import numpy as np
 
 OWN_RULES = np.ma.MaskedArray, np.matrix                  # arrays with another * or mean
-ARRAY = re.compile(r"(\w+) \(([^)]*)\)( integers in 0)?")
+AXIS = r"(?:\d+|\d*[A-Z]+|n)"
+ARRAY = rf"(\w+) \(((?:\.\.\.|{AXIS})?(?:, {AXIS})*,?)\)( integers in 0 \.\.\. V-1)?"
 # axes: the factors of each axis, such as ("3", "H", "D"); the first axis may be ("...",).
 Array = namedtuple("Array", "name axes is_integer")
+READERS_MODULE = "minifpt_own"      # whose functions may leave out arguments that are declared
+
+bare = operator.attrgetter("__wrapped__")                 # the formula of an operation
+
+
+def checked_form(function):
+    """Return an operation's formula with its checks; return any other function as it is."""
+    return getattr(function, "checked", function)
+
+
+# How operations run in this context: ``RUN.get()(operation)`` is the function that runs.
+RUN = ContextVar("run", default=checked_form)
 
 
 def shapes(text):
     """Return a decorator that lets an operation refuse all arrays but those of ``text``, and adds
-    the text to its docstring.  ``op.raw`` is the formula alone."""
-    arrays = [Array(name, tuple(tuple(re.findall(r"\.\.\.|\d+|\w", axis))
-                                for axis in axes.split(",") if axis), bool(integers))
-              for name, axes, integers in ARRAY.findall(text.partition(" -> ")[0])]
-
+    the text to its docstring.  ``op.__wrapped__`` is the formula alone.  Raises ``ValueError``
+    for a text of another form, and for names that the operation lacks."""
     def decorate(formula):
         code, limit = formula.__code__, LIMITS.get(formula.__name__)
         names = code.co_varnames[:code.co_argcount]
@@ -40,9 +51,12 @@ def shapes(text):
         defaults = dict(zip(names[::-1], defaults[::-1], strict=False))
         optional = {name for name, default in defaults.items() if default is None}
         caches = caches_for(formula)
+        known = {*names}.union(*(cache._fields for cache in caches))
+        is_open = formula.__module__ == READERS_MODULE or "cache" in names and not caches
+        arrays = declared(formula.__name__, text, None if is_open else known)
 
         @functools.wraps(formula)
-        def operation(*args, **kwargs):
+        def checked(*args, **kwargs):
             if len(args) > len(names):
                 return formula(*args, **kwargs)           # Python refuses it
             arguments = dict(zip(names, args, strict=False)) | kwargs
@@ -56,19 +70,32 @@ def shapes(text):
             if limit:
                 limit(**arguments)
             return formula(**arguments)
+
+        @functools.wraps(formula)
+        def operation(*args, **kwargs):
+            return RUN.get()(operation)(*args, **kwargs)
         operation.__doc__ = f"{inspect.cleandoc(formula.__doc__ or '')}\n\n{text}."
-        operation.raw = without_guards(formula)
+        operation.checked = checked
         return operation
     return decorate
 
 
-def without_guards(formula):
-    """Return a copy of a formula that calls the formulas of its module, not the operations."""
-    names = formula.__globals__.setdefault("_formulas", {})
-    names |= {name: getattr(value, "raw", value) for name, value in formula.__globals__.items()}
-    raw = FunctionType(formula.__code__, names, formula.__name__, formula.__defaults__)
-    raw.__doc__ = formula.__doc__
-    return raw
+def declared(op, text, known=None):
+    """Return an :class:`Array` for each array that the text of an operation declares.  Raises
+    ``ValueError`` for a misspelt text, and for names other than the ``known`` ones."""
+    inputs, arrow, outputs = text.partition(" -> ")
+    if not arrow or not re.fullmatch(f"{ARRAY}(, {ARRAY})*", inputs) or (
+            not re.match(ARRAY, outputs) or outputs.count("(") != outputs.count(")")):
+        raise ValueError(f"shapes of {op}: '{text}', expected a form such as "
+                         "'x (..., I), w (I, O) -> y (..., O)'")
+    arrays = [Array(array, tuple(tuple(re.findall(r"\.\.\.|\d+|\w", axis))
+                                 for axis in axes.split(",") if axis), bool(integers))
+              for array, axes, integers in re.findall(ARRAY, inputs)]
+    for array in arrays:
+        if known is not None and array.name not in known:
+            raise ValueError(f"shapes of {op}: '{array.name}' is no argument and no field of its "
+                             f"cache, expected one of {', '.join(sorted(known - {'cache'}))}")
+    return arrays
 
 
 def caches_for(formula):
@@ -129,8 +156,6 @@ def check(name, arrays, arguments):
     values, sizes = fields | arguments, {}
     if "n" in values:
         sizes["n"] = values["n"]
-    if "n_head" in arguments:
-        sizes["H"] = whole(op, "n_head", arguments["n_head"])
     for array in arrays:
         if array.name in arguments:
             check_numbers("the gradient" if is_back else op, array, arguments[array.name])
@@ -232,21 +257,19 @@ def dropout(p, rng, **_):
         raise ValueError(f"dropout: rng is {brief(rng)}, expected np.random.default_rng(seed)")
 
 
-def attention(qkv, n_head, bias=None, causal=True, past=None, **_):
-    """Raise ``ValueError`` for a past of another form, and for a bias that lets a token read
-    nothing, whose softmax is NaN."""
-    B, H, D = len(qkv), n_head, qkv.shape[2] // (3 * n_head)
-    if past is not None and not (isinstance(past, (tuple, list)) and len(past) == 2 and all(
-            isinstance(a, np.ndarray) and a.dtype.kind == "f" and a.shape == past[0].shape
-            and a.shape == (B, H, *a.shape[2:3], D) for a in past)):
-        raise ValueError(f"attention: past is {brief(past)}, expected keys and values, two arrays "
-                         f"of floating-point numbers ({B}, {H}, P, {D})")
+def attention(q, k, v, bias=None, causal=True, **_):
+    """Raise ``ValueError`` unless the heads of queries are a multiple of those of keys, and each
+    query reads a token: a softmax of nothing is NaN."""
+    (_, H, T, _), (_, G, S, _) = q.shape, k.shape
+    if H % G:
+        raise ValueError(f"attention: k has {G} heads, expected a divisor of the {H} of q")
+    if causal and T > S:
+        raise ValueError(f"attention: q has {T} tokens and k {S}, expected at least as many in k, "
+                         "or causal=False")
     if bias is not None:
-        if past is not None:
-            raise ValueError("attention: it has a past and a bias, expected at most one")
-        can_read = bias > -np.inf                         # (H, T, T)
+        can_read = bias > -np.inf                         # (H, T, S)
         if causal:
-            can_read &= np.tri(bias.shape[1], dtype=bool)
+            can_read &= np.tri(T, S, S - T, dtype=bool)
         if not can_read.any(axis=-1).all():
             head, token = np.argwhere(~can_read.any(axis=-1))[0]
             raise ValueError(f"attention: the bias lets token {token} of head {head} read no "
@@ -264,18 +287,10 @@ def last_tokens(x, n):
     whole("last_tokens", "n", n, x.shape[1])
 
 
-def grouped_heads(q, k, n_head, **_):
-    """Raise ``ValueError`` unless the number of heads is a multiple of that of the keys."""
-    n_keys = k.shape[2] // (q.shape[2] // n_head)
-    if not n_keys or n_head % n_keys:
-        raise ValueError(f"grouped_heads: k has {n_keys} heads, expected a divisor of {n_head}")
-
-
 def cross_entropy(targets, **_):
     """Raise ``ValueError`` without targets: the mean of nothing is NaN."""
     if not targets.size:
         raise ValueError("cross_entropy: targets has no entry, expected at least one")
 
 
-LIMITS = {f.__name__: f for f in (positions, dropout, attention, rope, last_tokens,
-                                  grouped_heads, cross_entropy)}
+LIMITS = {f.__name__: f for f in (positions, dropout, attention, rope, last_tokens, cross_entropy)}

@@ -5,12 +5,11 @@ and adds into the ``.grad`` of its trainable parameters; for a frozen parameter 
 computed.  The cache of a layer is a dictionary of its layers' and operations' caches, by name.  A
 layer with a single operation has that operation's cache.
 
-Layers and blocks run whole, forward and backward.  The model decides which blocks run back: no
-block does below the lowest one that learns (see ``gpt2``).
+Layers and blocks run whole, forward and backward.  The trunk decides which blocks run back: none
+does below the lowest one that learns (see ``gpt2.Trunk``).
 """
 
 import math
-import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +17,10 @@ from contextvars import ContextVar
 
 import numpy as np
 
-from . import checks
-from . import fast as ops
+from . import checks, fast
+from .fast import ops
 from .freeze import GROUPS, FreezeMask
+from .guards import RUN
 from .machine import share
 
 
@@ -34,19 +34,21 @@ class Parameter:
     frozen_columns  slices of the last axis whose gradient is 0.
     heads       what the last axis holds side by side, such as ``{"queries": 4, "keys": 4,
                 "values": 4}`` with the numbers of heads: freeze masks name these columns.
+    writes_stream  whether its products are added to the residual stream.
     """
 
-    __slots__ = ("data", "grad", "trainable", "group", "frozen_columns", "heads")
+    __slots__ = ("data", "grad", "trainable", "group", "frozen_columns", "heads", "writes_stream")
 
     def __init__(self, data, group):
         self.data, self.group = checks.array("Parameter", "data", data, "f"), group
         self.grad = None
         self.trainable, self.frozen_columns, self.heads = True, (), {}
+        self.writes_stream = False
 
     def add_grad(self, grad):
         """Add the gradient of one backward pass; the array must not change later.  ``None``
         adds nothing, and a frozen parameter takes no gradient."""
-        if grad is None or not learns(self):
+        if grad is None or not self.trainable or id(self) in _FROZEN.get():    # not learns(self)
             return
         if getattr(grad, "shape", None) != self.data.shape or grad.dtype != self.data.dtype:
             checks.gradient("add_grad", grad, self.data.shape)
@@ -78,13 +80,8 @@ class Parameter:
                 f"{'trained' if self.trainable else 'frozen'}, gradient {grad}")
 
 
-class Tracing(threading.local):
-    """Whether this thread has an open trace."""
-
-    is_open = False
-
-
-TRACING = Tracing()
+# The innermost open trace of this context, see ``tracing``.
+TRACE = ContextVar("trace", default=None)
 # {parameter: gradient} of the part of a batch that runs back in this thread, see ``parallel``.
 PART_GRADS = ContextVar("part_grads", default=None)
 # Ids of the parameters that :meth:`Layer.all_frozen` holds frozen in this thread.
@@ -108,8 +105,8 @@ def generator(seed, name):
 
 def draw_weights(name, p, seed, config):
     """Fill a parameter with random numbers as GPT-2 does."""
-    std, residual = config.initializer_range, ("c_proj.weight", "o_proj.weight", "down_proj.weight")
-    if name.endswith(residual) and config.scaled_residual_init:   # writes into the residual stream
+    std = config.initializer_range
+    if p.writes_stream and config.scaled_residual_init:
         std /= math.sqrt(2 * config.n_layer)
     p.data[...] = standard_normal(p.data.shape, seed, name)
     p.data *= std
@@ -225,6 +222,16 @@ def named_layers(layer, name="", ids=None):
                 yield from named_layers(child, f"{name}.{key}".lstrip("."), ids)
 
 
+def settings_crc(model):
+    """Return a CRC-32 of the settings of our layers in a model, such as dropout and number of
+    heads."""
+    settings = [(name, [(key, value) for key, value in vars(layer).items()
+                        if isinstance(value, (int, float, str)) or key == "config"])
+                for name, layer in named_layers(model)
+                if type(layer).__module__.startswith(f"{__package__}.")]
+    return f"{zlib.crc32(repr(settings).encode()):08x}"
+
+
 def check_sizes(layer, **sizes):
     """Raise ``ValueError`` unless a layer's sizes are whole numbers from 1."""
     for name, size in sizes.items():
@@ -237,24 +244,31 @@ def refuse_channels(layer, x, n):
 
 
 class Linear(Layer):
-    """An affine map: ``y = x @ weight + bias``, weight (n_in, n_out), bias (n_out,)."""
+    """An affine map: ``y = x @ weight + bias``, weight (n_in, n_out), bias (n_out,).
 
-    def __init__(self, n_in, n_out, dtype=np.float32, group="mlp"):
+    With ``bias=False`` it has none.  ``writes_stream`` says that y is added to the residual
+    stream.
+    """
+
+    def __init__(self, n_in, n_out, dtype=np.float32, group="mlp", bias=True, writes_stream=False):
         check_sizes(self, n_in=n_in, n_out=n_out)
         self.weight = Parameter(np.zeros((n_in, n_out), dtype), group)
-        self.bias = Parameter(np.zeros(n_out, dtype), group)
+        self.weight.writes_stream = writes_stream
+        self.bias = Parameter(np.zeros(n_out, dtype), group) if bias else None
 
-    def forward(self, x):
-        """x (..., n_in) -> y (..., n_out)."""
-        # Which gradients backward computes: of x, of the weight, of the bias.
-        need = True, self.weight.trainable, self.bias.trainable
-        return ops.linear(x, self.weight.data, self.bias.data, need)
+    def forward(self, x, need_dx=True):
+        """x (..., n_in) -> y (..., n_out); ``need_dx`` says whether backward computes dx."""
+        w, b = self.weight, self.bias
+        zeros = np.zeros(w.data.shape[1], w.data.dtype) if b is None else None
+        need = need_dx, w.trainable, b is not None and b.trainable
+        return ops().linear(x, w.data, zeros if b is None else b.data, need)
 
     def backward(self, dy, cache):
         """dy (..., n_out) -> dx (..., n_in)."""
-        dx, dw, db = ops.linear_backward(dy, cache)
+        dx, dw, db = ops().linear_backward(dy, cache)
         self.weight.add_grad(dw)
-        self.bias.add_grad(db)
+        if self.bias is not None:
+            self.bias.add_grad(db)
         return dx
 
 
@@ -271,12 +285,11 @@ class LayerNorm(Layer):
         """x (..., C) -> y (..., C)."""
         if np.shape(x)[-1:] != self.weight.data.shape:    # a call only where it is refused
             refuse_channels(self, x, len(self.weight.data))
-        need = True, self.weight.trainable, self.bias.trainable
-        return ops.layer_norm(x, self.weight.data, self.bias.data, self.eps, need)
+        return ops().layer_norm(x, self.weight.data, self.bias.data, self.eps)
 
     def backward(self, dy, cache):
         """dy (..., C) -> dx (..., C)."""
-        dx, dw, db = ops.layer_norm_backward(dy, cache)
+        dx, dw, db = ops().layer_norm_backward(dy, cache)
         self.weight.add_grad(dw)
         self.bias.add_grad(db)
         return dx
@@ -291,12 +304,12 @@ class Embedding(Layer):
 
     def forward(self, ids):
         """ids (...) integers -> y (..., C)."""
-        return ops.embedding(ids, self.weight.data)
+        return ops().embedding(ids, self.weight.data)
 
     def backward(self, dy, cache):
         """dy (..., C) -> None: integers have no gradient."""
         if self.weight.trainable:
-            self.weight.add_grad(ops.embedding_backward(dy, cache))
+            self.weight.add_grad(ops().embedding_backward(dy, cache))
 
 
 class Unembedding(Layer):
@@ -308,11 +321,11 @@ class Unembedding(Layer):
 
     def forward(self, x):
         """x (..., C) -> y (..., n)."""
-        return ops.unembedding(x, self.weight.data, (True, self.weight.trainable))
+        return ops().unembedding(x, self.weight.data, (True, self.weight.trainable))
 
     def backward(self, dy, cache):
         """dy (..., n) -> dx (..., C)."""
-        dx, dw = ops.unembedding_backward(dy, cache)
+        dx, dw = ops().unembedding_backward(dy, cache)
         self.weight.add_grad(dw)
         return dx
 
@@ -328,22 +341,22 @@ class Positions(Layer):
         """x (B, T, C), the first token at position ``start`` -> y (B, T, C)."""
         if np.shape(x)[-1:] != self.weight.data.shape[1:]:
             refuse_channels(self, x, self.weight.data.shape[1])
-        return ops.positions(x, self.weight.data, start, (True, self.weight.trainable))
+        return ops().positions(x, self.weight.data, start)
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C)."""
-        dx, dw = ops.positions_backward(dy, cache)
+        dx, dw = ops().positions_backward(dy, cache)
         self.weight.add_grad(dw)
         return dx
 
 
 # The values of ``GPT2Config.activation_function``, with Hugging Face's names: each operation and
 # its backward pass.  Add a pair to use an activation of your own.
-ACTIVATIONS = {"gelu_new": (ops.gelu, ops.gelu_backward),
-               "gelu_pytorch_tanh": (ops.gelu, ops.gelu_backward),
-               "gelu": (ops.gelu_exact, ops.gelu_exact_backward),
-               "relu": (ops.relu, ops.relu_backward),
-               "silu": (ops.silu, ops.silu_backward)}
+ACTIVATIONS = {"gelu_new": (fast.gelu, fast.gelu_backward),
+               "gelu_pytorch_tanh": (fast.gelu, fast.gelu_backward),
+               "gelu": (fast.gelu_exact, fast.gelu_exact_backward),
+               "relu": (fast.relu, fast.relu_backward),
+               "silu": (fast.silu, fast.silu_backward)}
 
 
 class Activation(Layer):
@@ -354,49 +367,38 @@ class Activation(Layer):
 
     def forward(self, x):
         """x (...) -> y (...)."""
-        return ACTIVATIONS[self.name][0](x)
+        function, _ = ACTIVATIONS[self.name]
+        return (function if ops() is fast else RUN.get()(function))(x)
 
     def backward(self, dy, cache):
         """dy (...) -> dx (...)."""
-        return ACTIVATIONS[self.name][1](dy, cache)
+        _, function = ACTIVATIONS[self.name]
+        return (function if ops() is fast else RUN.get()(function))(dy, cache)
 
 
-class KeyValues:
-    """The keys and values of the ``n`` tokens so far, in one block, with space for ``room``.
+class KVCache:
+    """The keys and values of the ``n`` tokens so far, in one block with space for ``capacity``."""
 
-    An attention layer whose heads share keys and values sets ``shared``, the number of heads in a
-    row that have the same; one of them is stored.
-    """
-
-    def __init__(self, room):
-        self.k = self.v = None                            # (B, H / shared, room, D) after extend
-        self.room, self.shared, self.n = checks.whole("KeyValues", "room", room), 1, 0
+    def __init__(self, capacity):
+        self.k = self.v = None                            # (B, G, capacity, D) after extend
+        self.capacity, self.n = checks.whole("KVCache", "capacity", capacity), 0
 
     def extend(self, k, v):
-        """Append k and v (B, H, T, D) of the next tokens."""
-        k, v = k[:, ::self.shared], v[:, ::self.shared]
-        B, H, T, D = k.shape
-        if self.n + T > self.room or (self.k is not None and B != len(self.k)):
-            raise ValueError(f"KeyValues: {B} x {T} tokens do not fit, there is room for "
-                             f"{B if self.k is None else len(self.k)} x {self.room - self.n}")
+        """Append k and v (B, G, T, D) of the next tokens; return those of all tokens so far, two
+        views (B, G, n, D)."""
+        B, G, T, D = k.shape
         if self.k is None:
-            self.k = np.empty((B, H, self.room, D), k.dtype)
-            self.v = np.empty_like(self.k)
+            self.k, self.v = (np.empty((B, G, self.capacity, D), k.dtype) for _ in range(2))
+        if self.n + T > self.capacity or B != len(self.k):
+            raise ValueError(f"KVCache: {B} x {T} tokens do not fit, there is room for "
+                             f"{len(self.k)} x {self.capacity - self.n}")
         new = slice(self.n, self.n + T)
         self.k[:, :, new], self.v[:, :, new] = k, v
         self.n += T
-
-    def so_far(self):
-        """Return ``(k, v)`` of all tokens so far, (B, H, n, D) each; ``None`` if there are none."""
-        if self.k is None:
-            return None
-        k, v = self.k[:, :, :self.n], self.v[:, :, :self.n]
-        if self.shared == 1:                              # repeat would copy
-            return k, v
-        return k.repeat(self.shared, axis=1), v.repeat(self.shared, axis=1)
+        return self.k[:, :, :self.n], self.v[:, :, :self.n]
 
 
-def name_heads(layer, **heads):
+def mark_heads(layer, **heads):
     """Tell the parameters of a layer which heads' columns they hold, for freeze masks."""
     for p in layer.parameters():
         p.heads = heads
@@ -405,42 +407,75 @@ def name_heads(layer, **heads):
 class Attention(Layer):
     """Multi-head self-attention: ``c_attn`` (C, 3C), heads, ``c_proj`` (C, C).
 
-    Dropout acts on the attention probabilities and on the result, as in GPT-2.
+    Dropout acts on the attention probabilities and on the result, as in GPT-2.  ``bias``, if there
+    is one, is a layer whose ``forward(T)`` returns numbers (H, T, T) for the scores.  ``head_dim``
+    is another width of a head than ``C / n_head``.
+
+    A family of trunks has a subclass if its queries, keys and values come from other layers
+    (``project``), if positions turn them (``turn``, which takes q, k, the first token's position
+    and the dict of caches, and ``turn_backward``), or if the result goes through another layer
+    (``output``, its name).
     """
 
-    def __init__(self, n_embd, n_head, dropout=0.0, dtype=np.float32, causal=True):
+    output, turn = "c_proj", None
+
+    def __init__(self, n_embd, n_head, dropout=0.0, dtype=np.float32, causal=True, bias=None,
+                 head_dim=None):
         check_sizes(self, n_embd=n_embd, n_head=n_head)
-        if n_embd % n_head:
+        if head_dim is None and n_embd % n_head:
             raise ValueError(f"Attention: {n_embd} channels cannot be divided into {n_head} heads")
-        self.c_attn = Linear(n_embd, 3 * n_embd, dtype, "attn")
-        self.c_proj = Linear(n_embd, n_embd, dtype, "attn")
-        self.n_head, self.dropout, self.causal = n_head, dropout, causal
-        name_heads(self.c_attn, queries=n_head, keys=n_head, values=n_head)
+        inner = n_head * (head_dim or n_embd // n_head)
+        self.c_attn = Linear(n_embd, 3 * inner, dtype, "attn")
+        self.c_proj = Linear(inner, n_embd, dtype, "attn", writes_stream=True)
+        self.n_head, self.dropout, self.causal, self.bias = n_head, dropout, causal, bias
+        mark_heads(self.c_attn, queries=n_head, keys=n_head, values=n_head)
+
+    def project(self, x):
+        """x (B, T, C) -> q, k, v (B, H, T, D), of which k and v may have fewer heads, and a dict of
+        caches."""
+        qkv, c_attn = self.c_attn.forward(x)
+        heads, n = ops().split_heads(qkv, 3 * self.n_head), self.n_head
+        return heads[:, :n], heads[:, n:2 * n], heads[:, 2 * n:], {"c_attn": c_attn}
+
+    def project_backward(self, dq, dk, dv, cache):
+        """The gradients of q, k, v -> dx (B, T, C)."""
+        return self.c_attn.backward(ops().merge_heads(dq, dk, dv), cache["c_attn"])
 
     def forward(self, x, train=False, rng=None, past=None, last=None):
         """x (B, T, C) -> y (B, T, C), or (B, last, C) for the last tokens only.
 
-        ``past``, a ``KeyValues``, holds the keys and values of the tokens before these; those of
+        ``past``, a ``KVCache``, holds the keys and values of the tokens before these; those of
         these tokens are appended.  It is for inference: no backward pass goes through it.
         """
         p = self.dropout if train else 0.0
-        if p and rng is None:
-            checks.generator("Attention", rng)
-        qkv, c_attn = self.c_attn.forward(x)
-        y, heads = ops.attention(qkv, self.n_head, p, rng, self.causal, past)
-        y, last = ops.last_tokens(y, last) if last else (y, None)
-        y, c_proj = self.c_proj.forward(y)
-        y, dropout = ops.dropout(y, p, rng)
-        return y, dict(c_attn=c_attn, heads=heads, last=last, c_proj=c_proj, dropout=dropout)
+        if p and rng is None:                             # a call only where it is refused
+            checks.generator(type(self).__name__, rng)
+        q, k, v, cache = self.project(x)
+        if self.turn:
+            q, k = self.turn(q, k, past.n if past else 0, cache)
+        if past is not None:
+            k, v = past.extend(k, v)
+        bias, cache["bias"] = self.bias.forward(x.shape[1]) if self.bias else (None, None)
+        y, cache["heads"] = ops().attention(q, k, v, p, rng, self.causal, bias)
+        y = ops().merge_heads(y)
+        y, cache["last"] = ops().last_tokens(y, last) if last else (y, None)
+        y, cache[self.output] = getattr(self, self.output).forward(y)
+        y, cache["dropout"] = ops().dropout(y, p, rng)
+        return y, cache
 
     def backward(self, dy, cache):
         """dy (B, T, C) or (B, last, C) -> dx (B, T, C)."""
-        dy = ops.dropout_backward(dy, cache["dropout"])
-        dy = self.c_proj.backward(dy, cache["c_proj"])
+        dy = ops().dropout_backward(dy, cache["dropout"])
+        dy = getattr(self, self.output).backward(dy, cache[self.output])
         if cache["last"]:
-            dy = ops.last_tokens_backward(dy, cache["last"])
-        dqkv = ops.attention_backward(dy, cache["heads"])
-        return self.c_attn.backward(dqkv, cache["c_attn"])
+            dy = ops().last_tokens_backward(dy, cache["last"])
+        dy = ops().split_heads(dy, self.n_head)
+        dq, dk, dv, dbias = ops().attention_backward(dy, cache["heads"])
+        if dbias is not None:
+            self.bias.backward(dbias, cache["bias"])      # adds to the other blocks' gradients
+        if self.turn:
+            dq, dk = self.turn_backward(dq, dk, cache)
+        return self.project_backward(dq, dk, dv, cache)
 
 
 class MLP(Layer):
@@ -452,7 +487,7 @@ class MLP(Layer):
         n_inner = n_inner or 4 * n_embd
         self.c_fc = Linear(n_embd, n_inner, dtype)
         self.act = Activation(activation)
-        self.c_proj = Linear(n_inner, n_embd, dtype)
+        self.c_proj = Linear(n_inner, n_embd, dtype, writes_stream=True)
         self.dropout = dropout
 
     def forward(self, x, train=False, rng=None):
@@ -463,27 +498,23 @@ class MLP(Layer):
         p = self.dropout if train else 0.0
         if p and rng is None:
             checks.generator("MLP", rng)
-        y, dropout = ops.dropout(y, p, rng)
+        y, dropout = ops().dropout(y, p, rng)
         return y, dict(c_fc=c_fc, act=act, c_proj=c_proj, dropout=dropout)
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C)."""
-        dy = ops.dropout_backward(dy, cache["dropout"])
+        dy = ops().dropout_backward(dy, cache["dropout"])
         dy = self.c_proj.backward(dy, cache["c_proj"])
         dy = self.act.backward(dy, cache["act"])
         return self.c_fc.backward(dy, cache["c_fc"])
 
 
 class Block(Layer):
-    """A block of GPT-2, with layer norm before each part: ``x = x + attn(ln_1(x))``, then
+    """A block, with a norm before each part: ``x = x + attn(ln_1(x))``, then
     ``x = x + mlp(ln_2(x))``."""
 
-    def __init__(self, n_embd, n_head, dropout=0.0, eps=1e-5, dtype=np.float32, causal=True,
-                 activation="gelu_new"):
-        self.ln_1 = LayerNorm(n_embd, eps, dtype)
-        self.attn = Attention(n_embd, n_head, dropout, dtype, causal)
-        self.ln_2 = LayerNorm(n_embd, eps, dtype)
-        self.mlp = MLP(n_embd, dropout, dtype, activation)
+    def __init__(self, ln_1, attn, ln_2, mlp):
+        self.ln_1, self.attn, self.ln_2, self.mlp = ln_1, attn, ln_2, mlp
 
     def forward(self, x, train=False, rng=None, **reads):
         """x (B, T, C) -> y (B, T, C); ``reads`` are ``past`` and ``last`` of the attention.
@@ -494,23 +525,24 @@ class Block(Layer):
         a, ln_1 = self.ln_1.forward(x)
         a, attn = self.attn.forward(a, train, rng, **reads)
         # Where attention gave only the last tokens, only these of x go on.
-        x, last = ops.last_tokens(x, a.shape[1]) if a.shape != x.shape else (x, None)
-        x, _ = ops.residual(x, a)                         # x = x + attn(ln_1(x))
+        x, last = ops().last_tokens(x, a.shape[1]) if a.shape != x.shape else (x, None)
+        x = x + a                                         # x + attn(ln_1(x))
         m, ln_2 = self.ln_2.forward(x)
         m, mlp = self.mlp.forward(m, train, rng)
-        y, _ = ops.residual(x, m)                         # y = x + mlp(ln_2(x))
+        y = x + m                                         # x + mlp(ln_2(x))
         return y, dict(ln_1=ln_1, attn=attn, last=last, ln_2=ln_2, mlp=mlp)
 
     def backward(self, dy, cache):
-        """dy (B, T, C) or (B, last, C) -> dx (B, T, C)."""
+        """dy (B, T, C) or (B, last, C) -> dx (B, T, C).  Each x went two ways: past a part and
+        through it, and the gradients of both add up."""
         dm = self.mlp.backward(dy, cache["mlp"])
         dm = self.ln_2.backward(dm, cache["ln_2"])
-        dy = ops.residual_backward(dy, dm)
+        dy = dy + dm
         da = self.attn.backward(dy, cache["attn"])
         da = self.ln_1.backward(da, cache["ln_1"])
         if cache["last"]:
-            dy = ops.last_tokens_backward(dy, cache["last"])
-        return ops.residual_backward(dy, da)
+            dy = ops().last_tokens_backward(dy, cache["last"])
+        return dy + da
 
 
 # Settings that the config of a trunk may lack, with what holds then.  ``n_positions`` None: no
@@ -527,7 +559,7 @@ def check_tokens(where, config, x, past=None):
     """Check the tokens of a trunk's forward pass, and return how many stand before them in
     ``past``, 0 for ``None``.
 
-    Raises ``ValueError`` unless x is (B, T, C), each block has its own :class:`KeyValues`, and all
+    Raises ``ValueError`` unless x is (B, T, C), each block has its own :class:`KVCache`, and all
     tokens have a position."""
     if checks.array(where, "x", x).ndim != 3 or x.shape[2] != config.n_embd:
         raise ValueError(f"{where}: x has shape {x.shape}, expected (B, T, {config.n_embd})")
@@ -535,40 +567,12 @@ def check_tokens(where, config, x, past=None):
     n = getattr(all_kv[0], "n", 0) if all_kv else 0
     if past is not None and not (
             len({*map(id, all_kv)}) == len(all_kv) == config.n_layer
-            and all(isinstance(kv, KeyValues) and kv.n == n for kv in all_kv)
+            and all(isinstance(kv, KVCache) and kv.n == n for kv in all_kv)
             and setting(config, "causal")):
         raise ValueError(f"{where}: past is {checks.brief(past)}, expected for a causal trunk a "
-                         f"KeyValues for each of {config.n_layer} blocks, with the same tokens")
+                         f"KVCache for each of {config.n_layer} blocks, with the same tokens")
     total, most = n + x.shape[1], setting(config, "n_positions")
     if most is not None and total > most and setting(config, "positions"):
         raise ValueError(f"{where}: {total} tokens, the trunk has {most} positions: use fewer "
                          "tokens, or a trunk with more positions (random:6x4x128 has 1024)")
     return n
-
-
-def blocks_forward(blocks, x, keep, train, rng, past=None, last=None):
-    """Run blocks: x (B, T, C) -> y, the blocks' caches, and whether anything so far learns.
-
-    ``keep`` says whether something below them does; the cache of a block up to which nothing
-    learns is ``None``.  Each block gets its :class:`KeyValues` of ``past``, and the last one
-    ``last``, how many tokens get an output."""
-    caches = []
-    if last is not None and (type(last) is not int or not 1 <= last <= x.shape[1]):
-        checks.whole("forward", "last", last, most=x.shape[1])     # a call only where it is refused
-    for i, block in enumerate(blocks):
-        reads = {"past": past[i]} if past else {}
-        if last is not None and i == len(blocks) - 1:
-            reads["last"] = last
-        keep = keep or block.learns()
-        x, cache = block.forward(x, train, rng, **reads)
-        caches.append(cache if keep else None)
-    return x, caches, keep
-
-
-def blocks_backward(blocks, dy, caches):
-    """Run blocks backward, the last one first: dy -> dx, or ``None`` if a block has no cache."""
-    for block, cache in zip(reversed(blocks), reversed(caches), strict=True):
-        if cache is None:
-            return None
-        dy = block.backward(dy, cache)
-    return dy

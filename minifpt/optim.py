@@ -5,23 +5,15 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from . import fast
 from .checks import brief, gradient, number, whole
-from .machine import share
-
-MAX_JOINED = 1 << 15         # smaller parameters are updated together, as one array
-BLOCK = 1 << 18              # numbers updated at once: they fit into a core's cache
 
 
 class Adam:
-    """Adam (Kingma, Ba 2014, arXiv 1412.6980).  At step t = 1, 2, ... with the gradient g::
+    """Adam (Kingma, Ba 2014, arXiv 1412.6980), whose formula is :func:`minifpt.functional.adam`.
 
-        m = b1 * m + (1 - b1) * g                         a running mean of the gradients
-        v = b2 * v + (1 - b2) * g^2                       and of their squares
-        x = x - lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
-
-    m and v start at 0, so at step t they have ``1 - b1^t`` and ``1 - b2^t`` of their size.  With
-    decoupled weight decay (AdamW; Loshchilov, Hutter 2017, arXiv 1711.05101) a step also subtracts
-    ``lr * weight_decay * x``.
+    With decoupled weight decay (AdamW; Loshchilov, Hutter 2017, arXiv 1711.05101) a step also
+    subtracts ``lr * weight_decay * x``.
 
     ``parameters`` is a list of ``Parameter``; those without a gradient are skipped.  t counts the
     steps of all: after a change of the mask make a new Adam.  Weight decay applies to matrices
@@ -44,7 +36,7 @@ class Adam:
         if self.weight_decay and any(getattr(p, "frozen_columns", ()) for p in self.parameters):
             raise ValueError("Adam: weight decay would change frozen columns, expected "
                              "weight_decay=0 or a mask of whole parameters")
-        small, pieces = [], []                            # updated as one array, and on all cores
+        states = []
         for i, p in enumerate(self.parameters):
             if p.grad is None:
                 continue
@@ -52,59 +44,9 @@ class Adam:
                 self.m[i], self.v[i] = np.zeros_like(p.data), np.zeros_like(p.data)
             if getattr(p.grad, "shape", None) != p.data.shape or p.grad.dtype != p.data.dtype:
                 gradient("Adam", p.grad, p.data.shape)
-            shrink = 1 - self.lr * self.weight_decay if p.data.ndim > 1 else 1.0
-            arrays = p.data, p.grad, self.m[i], self.v[i]
-            if p.data.size < MAX_JOINED and shrink == 1:
-                small.append(i)
-            elif not all(a.flags.c_contiguous for a in arrays):
-                pieces.append((arrays, shrink))
-            else:
-                flat = [a.reshape(-1) for a in arrays]
-                pieces += [([a[n:n + BLOCK] for a in flat], shrink)
-                           for n in range(0, p.data.size, BLOCK)]
+            states.append((p.data, p.grad, self.m[i], self.v[i]))
         self.t += 1                                       # not of a step that was refused
-        self._update_joined(small)
-        share(lambda piece: self._update(*piece), pieces)
-
-    def _update_joined(self, small):
-        """Update small parameters as one flat array.
-
-        Each update is a dozen calls of NumPy, and a call takes longer than its work on a few
-        hundred numbers.
-        """
-        if not small:
-            return
-        parameters = [self.parameters[i] for i in small]
-        x, g, m, v = (np.concatenate([a.reshape(-1) for a in arrays]) for arrays in (
-            [p.data for p in parameters], [p.grad for p in parameters],
-            [self.m[i] for i in small], [self.v[i] for i in small]))
-        self._update((x, g, m, v))
-        start = 0
-        for i, p in zip(small, parameters, strict=True):
-            here, shape = slice(start, start + p.data.size), p.data.shape
-            p.data[...] = x[here].reshape(shape)
-            self.m[i], self.v[i] = m[here].reshape(shape), v[here].reshape(shape)
-            start += p.data.size
-
-    def _update(self, arrays, shrink=1.0):
-        """Apply the formula in place, to arrays that fit into a core's cache; x is multiplied by
-        ``shrink`` first."""
-        x, g, m, v = arrays
-        b1, b2 = self.betas
-        m *= b1
-        m += (1 - b1) * g
-        v *= b2
-        update = (1 - b2) * g
-        update *= g
-        v += update
-        if shrink != 1.0:                                 # weight decay
-            x *= shrink
-        np.sqrt(v, out=update)
-        update *= 1 / math.sqrt(1 - b2 ** self.t)
-        update += self.eps
-        np.divide(m, update, out=update)
-        update *= self.lr / (1 - b1 ** self.t)
-        x -= update
+        fast.adam(states, self.t, self.lr, self.betas, self.eps, 1 - self.lr * self.weight_decay)
 
 
 def _distinct(where, parameters):

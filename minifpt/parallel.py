@@ -10,7 +10,7 @@ from contextlib import nullcontext
 import numpy as np
 
 from . import machine
-from .layers import PART_GRADS, TRACING, named_layers
+from .layers import PART_GRADS, TRACE, named_layers
 
 PARTS = {480: 2, 1920: 4, 7680: 8}  # {least examples x tokens of a batch: its number of parts}
 MAX_CHANNELS = 512                  # parts of a wider model would each read its weights from memory
@@ -21,11 +21,11 @@ def parts_of(model, x):
     """Return a slice of the examples for each part of a batch.
 
     There is one part for a small batch, for a recurrence, for a wide trunk, for a model with a
-    layer of the user's own or without a trunk, and while this thread has an open trace.
+    layer of the user's own or without a trunk, and within a trace.
     """
     shape = np.shape(x)[:2]
     n = max((n for rows, n in PARTS.items() if math.prod(shape) >= rows), default=1)
-    if n == 1 or TRACING.is_open or not hasattr(model, "trunk") or not all(
+    if n == 1 or TRACE.get() or not hasattr(model, "trunk") or not all(
             runs_in_parts(layer) for _, layer in named_layers(model)) or (
             model.trunk.config.n_embd > MAX_CHANNELS):
         return [slice(None)]
@@ -39,9 +39,9 @@ def runs_in_parts(layer):
             and "forward" not in vars(layer))
 
 
-def forward(model, x, **options):
+def forward_in_parts(model, x, **options):
     """Return the logits as ``model.forward(x, train=..., rng=...)`` does, and a cache for
-    :func:`backward`.
+    :func:`backward_in_parts`.
 
     The first part draws its dropout from ``rng``, the others from generators far ahead of it.
     """
@@ -56,8 +56,9 @@ def forward(model, x, **options):
     return np.concatenate(logits), PartsCache(parts, caches)
 
 
-def backward(model, dlogits, cache):
-    """Run back for the cache of :func:`forward`; the parts' gradients add up in a fixed order."""
+def backward_in_parts(model, dlogits, cache):
+    """Run back for the cache of :func:`forward_in_parts`; the parts' gradients add up in a fixed
+    order."""
     if not isinstance(cache, PartsCache):
         return model.backward(dlogits, cache)
 

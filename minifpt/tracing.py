@@ -5,29 +5,41 @@
         model.backward(dlogits, cache)
     t.outputs["trunk.h.0.attn"], t.attention["trunk.h.0.attn"], t.steps[0]
 
-``changing`` replaces values while a model runs forward.
+A **change** is a function of the output of a layer or of an operation.  The function's result
+replaces that output for everything that comes later::
+
+    with minifpt.trace(model, change={"trunk.h.*.attn": lambda y: 0 * y}) as t: ...
+
+A changed model runs forward only, because no gradient is known of the change.
+
+A trace belongs to a context (``contextvars``), and so to the thread that opened it.  Operations ask
+their context how they run (``guards.RUN``); methods of layers ask for its trace (``layers.TRACE``)
+while any is open.
 """
 
 import copy
+import difflib
 import functools
 import inspect
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from types import FunctionType
 
 import numpy as np
 
 from . import fast, layers
 from . import functional as F
-from .changing import ChangedCache, Changes, joined
-from .layers import TRACING, named_layers
+from .checks import brief
+from .guards import RUN, checked_form
+from .layers import TRACE, named_layers
+from .machine import ProcessSetting
 
-ONE_TRACE = threading.Lock()                              # held while a trace is open
 # All operations of ``functional``, by name, each with its backward pass.
 OPERATIONS = {name: (function, vars(F)[f"{name}_backward"]) for name, function in vars(F).items()
               if isinstance(function, FunctionType) and f"{name}_backward" in vars(F)}
+METHODS = {}                        # {(id of a class or layer, name): (the owner, its own method)}
 
 
 @dataclass(eq=False)
@@ -40,13 +52,12 @@ class Step:
     backward   whether this is a backward pass.
     function   the function that ran: from ``functional``, or the user's own activation.
     inside     the :class:`Step` of the operation that called this one, or ``None``.
-    inputs     {argument: value}; a backward pass has the gradient and the cache, a residual's the
-               gradient of the branch.
+    inputs     {argument: value}; a backward pass has the gradient and the cache.
     output     the result, without the cache.
     cache      the cache of a forward pass, or ``None``.
     gradients  {input: gradient} of a forward pass, for each input that is an array of
                floating-point numbers; ``None`` until its backward pass ran, or if none was
-               computed.  The gradient of a residual's x includes the branch's part.
+               computed.
     reasons    {input: why its gradient is ``None``}.
     partner    the step of the other direction, or ``None``.
     changed    whether a change replaced the output.
@@ -116,15 +127,15 @@ class Trace:
     def __init__(self, model, change=None):
         self.outputs, self.grads, self.attention = {}, {}, {}
         self.steps = []
-        self._thread = threading.get_ident()
         self._data = {id(p.data): p.data for _, p in model.named_parameters()}     # not copied
         # The objects are kept, so that no other one may get their ids.
         self._layers = {id(layer): (name, layer, type(layer))
                         for name, layer in named_layers(model)}
         self._root = self._running = Pass((None, ""))     # the innermost pass is running
-        operations = {*OPERATIONS, *(getattr(pair[0], "__name__", key)
-                                     for key, pair in layers.ACTIVATIONS.items())}
+        operations = {op for op, _ in named_pairs()}
         self._changes = Changes(change, [n for n, *_ in self._layers.values()], operations)
+        # What runs without this trace: another one may be open, and records, too.
+        self._outer, self._outer_run = TRACE.get(), RUN.get()
 
     def __repr__(self):
         return (f"Trace: {len(self.steps)} steps, outputs of {len(self.outputs)} layers, "
@@ -198,21 +209,22 @@ class Trace:
             self._explain([p.step for p in partner.all_inner() if p.step])
         return dx
 
-    def _operation(self, op, function, back, original):
-        """Return a function that runs and records ``function`` in the place of ``original``, its
-        fast form; ``back`` says that this is a backward pass."""
-        signature = inspect.signature(function)
+    def _run(self, function):
+        """Return what runs in the place of an operation, or of an activation: a function that
+        records, unless it is of neither kind."""
+        run = self._outer_run(function)
+        op, back = next(((op, each is pair[1]) for op, pair in named_pairs() for each in pair
+                         if each is function), ("", False))
+        if not op:
+            return run
+        shown = function if run is checked_form(function) else getattr(run, "shown", run)
+        signature = inspect.signature(shown)
 
-        @functools.wraps(function)
         def recorded(*args, **kwargs):
-            if threading.get_ident() != self._thread:
-                return original(*args, **kwargs)
             bound = signature.bind(*args, **kwargs)
-            if isinstance(bound.arguments.get("past"), layers.KeyValues):
-                bound.arguments["past"] = earlier_tokens(**bound.arguments)
             this = Pass((self._running.place[0], op), self._running, back)
-            return (self._step_back(this, function, original, bound) if back
-                    else self._step(this, function, bound))
+            return (self._step_back if back else self._step)(this, shown, run, bound)
+        recorded.shown = shown
         return recorded
 
     def _record(self, this, function, bound):
@@ -223,10 +235,10 @@ class Trace:
         self.steps.append(this.step)
         return this.step
 
-    def _step(self, this, function, bound):
+    def _step(self, this, function, run, bound):
         """Record a forward pass of an operation."""
         step = self._record(this, function, bound)
-        y, cache = self._within(this, function, *bound.args, **bound.kwargs)
+        y, cache = self._within(this, run, *bound.args, **bound.kwargs)
         changed = self._ran(this, y, cache)
         step.changed = changed is not y
         step.output, step.cache = self._copy(changed), self._copy(cache)
@@ -237,13 +249,13 @@ class Trace:
             self.attention[step.layer] = step.cache.probabilities.copy()
         return changed, cache
 
-    def _step_back(self, this, function, original, bound):
+    def _step_back(self, this, function, run, bound):
         """Record a backward pass of an operation."""
         *_, cache = bound.arguments.values()
         partner = self._partner(this, cache)
-        # The cache of a forward pass before the trace is the fast form's.
-        run = original if type(cache).__module__ == fast.__name__ else function
-        step = self._record(this, run, bound)
+        if type(cache).__module__ == fast.__name__:       # of a forward pass before the trace
+            function = run = vars(fast)[function.__name__]
+        step = self._record(this, function, bound)
         result = self._within(this, run, *bound.args, **bound.kwargs)
         step.output = self._copy(result)
         if partner is None:                               # its forward pass ran before the trace
@@ -252,9 +264,6 @@ class Trace:
         if ahead.partner is None:                         # the first backward pass of this cache
             ahead.partner = step
             grads = result if isinstance(result, tuple) else (result,)
-            if step.op == "residual":                     # x and branch get dx and dy; in the last
-                grads = [g if g.shape == ahead.output.shape else g[:, -ahead.output.shape[1]:]
-                         for g in (result, step.inputs["dy"])]      # block these have all tokens
             ahead.gradients |= zip(ahead.gradients, self._copy(grads), strict=False)
             self._explain([ahead])
         return result
@@ -264,38 +273,20 @@ class Trace:
         for step in steps:
             missing = [name for name, grad in step.gradients.items() if grad is None]
             step.reasons = {name: "frozen" if id(step.inputs[name]) in self._data else
-                            "nothing below x learns" if name == "branch" else
                             "nothing below learns" for name in missing}
 
     # ------------------------------------------------------------- opened and closed
 
-    def _methods(self):
-        """Yield (owner, name, function) for each function that is to stand for a method.  The owner
-        is the class of a layer, or the layer itself if it has a function of its own."""
-        for name, layer, kind in self._layers.values():
-            for method, back in (("forward", False), ("backward", True)):
-                inherited = getattr(kind, method, None)
-                if original := getattr(layer, "__dict__", {}).get(method):
-                    yield layer, method, functools.update_wrapper(
-                        OwnMethod(self._call, back, name, original), original)
-                elif callable(inherited):
-                    yield kind, method, self._method(back, inherited)
-
-    def _method(self, back, original):
-        """Return a method that stands for a class's own and records the layers of the model."""
-        @functools.wraps(original)
-        def recorded(layer, *args, **kwargs):
-            name, *_ = self._layers.get(id(layer), (None,))
-            return self._call(back, name, functools.partial(original, layer), *args, **kwargs)
-        return recorded
-
-    def _call(self, back, name, original, *args, **kwargs):
-        """Record a pass of a layer, ``original``, unless it is another thread's or model's."""
+    def _pass(self, back, layer, run, *args, **kwargs):
+        """Return what ``run``, a method of a layer, returns; record it if the layer is the model's.
+        """
+        if self._outer:
+            run = functools.partial(self._outer._pass, back, layer, run)
+        name, *_ = self._layers.get(id(layer), (None,))
         running = self._running                           # a layer may call its base class
-        if (threading.get_ident() != self._thread or name is None
-                or (running.place, running.backward) == ((name, ""), back)):
-            return original(*args, **kwargs)
-        return (self._backward if back else self._forward)(name, original, args, kwargs)
+        if name is None or (running.place, running.backward) == ((name, ""), back):
+            return run(*args, **kwargs)
+        return (self._backward if back else self._forward)(name, run, args, kwargs)
 
     def _check(self, model):
         """Raise ``ValueError`` if a change never acted, or if its layers are not there any more."""
@@ -308,11 +299,161 @@ class Trace:
                              "the trace after that")
 
 
-class OwnMethod(functools.partial):
-    """Records the calls of a layer's own method; a copy of the layer gets the original one."""
+class Changes:
+    """The changes of a trace; ``by_place`` holds {(layer, operation): (pattern, function)}, with ""
+    as the operation of a change of the layer's own output.
 
-    def __deepcopy__(self, memo):
-        return copy.deepcopy(self.__wrapped__, memo)
+    change      {pattern: function}, as for :func:`minifpt.trace`.
+    layers      names of the model's layers.
+    operations  names of the operations that a layer may run.
+    """
+
+    def __init__(self, change, layers, operations):
+        self.layers, self.operations = layers, operations
+        self.by_place, self.acted = {}, set()
+        if change is not None and not isinstance(change, dict):
+            raise ValueError(f"trace: change is {brief(change)}, expected a dictionary "
+                             "{name: function}")
+        for pattern, function in (change or {}).items():
+            if not callable(function):
+                raise ValueError(f"trace: change['{pattern}'] is {brief(function)}, expected a "
+                                 "function")
+            for place in self.places(pattern):
+                if place in self.by_place:
+                    raise ValueError(f"trace: both '{self.by_place[place][0]}' and '{pattern}' "
+                                     f"change '{joined(*place)}': expected one change for each "
+                                     "name")
+                self.by_place[place] = pattern, function
+
+    def places(self, pattern):
+        """Return (layer, "") of the layers, or else (layer, operation), that match a pattern."""
+        if not isinstance(pattern, str):
+            raise ValueError(f"trace: got the name {brief(pattern)}, expected a text such as "
+                             "'trunk.h.0.attn'")
+        if names := [name for name in self.layers if matches(name, pattern)]:
+            return [(name, "") for name in names]
+        outer, _, op = pattern.rpartition(".")
+        names = [name for name in self.layers if matches(name, outer)]
+        if names and op in self.operations:
+            return [(name, op) for name in names]
+        known = [*self.layers, *(joined(name, op) for name in self.layers
+                                 for op in self.operations)]
+        near = difflib.get_close_matches(pattern, known, 3, 0.3)
+        raise ValueError(f"trace: no layer or operation '{pattern}'"
+                         + (f", the nearest are {', '.join(map(repr, near))}" if near else ""))
+
+    def act(self, place, y, is_inner):
+        """Return the array that replaces an output, or the output itself; ``is_inner`` says that
+        an operation runs within another one."""
+        # Attention has a dropout of its probabilities inside, and one of its output behind it:
+        # the name stands for the second.
+        if place not in self.by_place or (is_inner and place[1] == "dropout"):
+            return y
+        self.acted.add(place)
+        label = f"trace: change of '{joined(*place)}'"
+        if not (isinstance(y, np.ndarray) and np.issubdtype(y.dtype, np.floating)):
+            raise ValueError(f"{label}: there is no array of numbers to change, got {brief(y)}")
+        z = np.asarray(self.by_place[place][1](y.copy()))
+        if z.shape != y.shape or not np.issubdtype(z.dtype, np.floating):
+            raise ValueError(f"{label}: the function returned shape {z.shape} and dtype {z.dtype}, "
+                             f"expected {y.shape} and {y.dtype}")
+        return np.array(z, y.dtype)
+
+    def refuse_backward(self):
+        """Raise ``ValueError``: a changed model was to run backward."""
+        names = ", ".join(f"'{pattern}'" for pattern in dict.fromkeys(
+            pattern for pattern, _ in self.by_place.values()))
+        raise ValueError(f"trace: {names} was changed, and a changed model runs forward only: run "
+                         "forward and backward without the change")
+
+    def check_all_acted(self, t):
+        """Raise ``ValueError`` for a change that never acted in a trace in which the model ran."""
+        for (layer, op), (pattern, _) in self.by_place.items():
+            if t.outputs and (layer, op) not in self.acted:
+                ran = sorted({step.op for step in t.steps if step.layer == layer})
+                raise ValueError(f"trace: '{pattern}' changed nothing: '{joined(layer, op)}' never "
+                                 f"ran; '{layer}' ran {', '.join(ran) or 'no operation'}")
+
+
+class ChangedCache:
+    """The cache of a changed run.  Reading anything of it raises ``ValueError``."""
+
+    def __init__(self, changes):
+        self.changes = changes
+
+    def refuse(self, *_):
+        """Raise ``ValueError``."""
+        self.changes.refuse_backward()
+    __getitem__ = __iter__ = refuse
+
+    def __getattr__(self, name):
+        if name.startswith("__") or name == "changes":    # Python itself looks for some
+            raise AttributeError(name)
+        self.refuse()
+
+
+def matches(name, pattern):
+    """Return whether a pattern matches a dotted name; a * stands for one part of the name.  The
+    model's own name is empty, and only the empty pattern matches it."""
+    names, patterns = name.split("."), pattern.split(".")
+    return (len(names) == len(patterns) and bool(name) == bool(pattern)
+            and all(map(fnmatchcase, names, patterns)))
+
+
+def joined(layer, op):
+    """Return the full name of an operation in a layer; the model itself has an empty name."""
+    return f"{layer or ''}.{op}".strip(".")
+
+
+# ---------------------------------------------------------------------- methods of layers
+
+
+@ProcessSetting
+def watched_methods():
+    """Let the methods in ``METHODS`` be watched until the last trace ends.
+
+    They are wrapped while a trace is open, not where a class is made: that would add a call to
+    each of the 127 passes of layers in a training step without a trace.
+    """
+    yield
+    while METHODS:
+        (_, name), (owner, method) = METHODS.popitem()
+        setattr(owner, name, method)
+
+
+def watch(layer):
+    """Put a watched method in the place of ``forward`` and ``backward``: in the class that defines
+    it, or in the layer itself if it has a function of its own."""
+    for name, back in (("forward", False), ("backward", True)):
+        owner = next((each for each in (layer, *type(layer).__mro__)
+                      if name in getattr(each, "__dict__", ())), None)
+        if owner is None or (id(owner), name) in METHODS:
+            continue
+        method = vars(owner)[name]
+        METHODS[id(owner), name] = owner, method
+        setattr(owner, name, watched_method(back, method) if isinstance(owner, type) else
+                functools.partial(watched_pass, back, layer, method))     # a copy's is of the copy
+
+
+def watched_method(back, method):
+    """Return a method of a class whose passes an open trace records."""
+    @functools.wraps(method)
+    def watched(layer, *args, **kwargs):
+        return watched_pass(back, layer, method.__get__(layer), *args, **kwargs)
+    return watched
+
+
+def watched_pass(back, layer, run, *args, **kwargs):
+    """Return what ``run``, a method of a layer, returns; a trace that is open here records it."""
+    trace = TRACE.get()
+    return trace._pass(back, layer, run, *args, **kwargs) if trace else run(*args, **kwargs)
+
+
+def named_pairs():
+    """Yield (name, (forward, backward)) for each operation and for each activation."""
+    yield from OPERATIONS.items()
+    for key, pair in layers.ACTIVATIONS.items():
+        yield getattr(pair[0], "__name__", key), pair
 
 
 @contextmanager
@@ -330,73 +471,23 @@ def trace(model: layers.Layer, change: dict | None = None) -> Iterator[Trace]:
     While it records, the functions of ``functional`` run instead of the fast ones, so that
     ``inspect.getsource(step.function)`` shows the source that ran.  The results equal the fast
     ones up to rounding, and dropout is the same for the same generator.  Only the thread that
-    opened the trace is recorded.  Raises ``ValueError`` if ``model`` is not a model, for unknown
-    names, and while another trace is open.
+    opened the trace is recorded.  Of two traces that are open in it both record.  Raises
+    ``ValueError`` if ``model`` is not a model, and for unknown names.
     """
     if isinstance(model, type) or not (hasattr(model, "named_parameters")
                                        and hasattr(model, "forward")):
         raise ValueError(f"trace: got {model if isinstance(model, type) else type(model)}, "
                          "expected a model, an object with forward and named_parameters")
     t = Trace(model, change)
-    if not ONE_TRACE.acquire(blocking=False):             # operations are replaced for all threads
-        raise ValueError("trace: another trace is open; close it first")
-    with ExitStack() as undo:
-        undo.callback(ONE_TRACE.release)
-        undo.enter_context(swapped(vars(TRACING), "is_open", True))
-        undo.enter_context(replaced(t._operation))
-        for owner, name, method in [*t._methods()]:       # before any of them is replaced
-            put = type.__setattr__ if isinstance(owner, type) else object.__setattr__
-            if name in vars(owner):
-                undo.callback(put, owner, name, vars(owner)[name])
-            else:
-                undo.callback(delattr, owner, name)
-            put(owner, name, method)
+    with watched_methods, fast.run_by(t._run):
+        with watched_methods.lock:                        # another thread may open one, too
+            for _, layer, _ in t._layers.values():
+                watch(layer)
+        before = TRACE.set(t)
         try:
             yield t
             t._check(model)
         finally:
+            TRACE.reset(before)
             t._layers, t._root, t._running = {}, None, None
-
-
-@contextmanager
-def replaced(wrap):
-    """Replace each operation, and each backward pass (``back``), wherever the library finds it, by
-    ``wrap(op, function, back, original)`` within a ``with``.
-
-    ``function`` is that of ``OPERATIONS`` and ``original`` the function that would have run; for an
-    activation of the user's own both are this activation.
-    """
-    with ExitStack() as undo:
-        for op, pair in OPERATIONS.items():
-            for simple, back in zip(pair, (False, True), strict=True):
-                for table in (vars(F), vars(fast)):
-                    if original := table.get(simple.__name__):
-                        undo.enter_context(swapped(
-                            table, simple.__name__, wrap(op, simple, back, original)))
-        for key, pair in list(layers.ACTIVATIONS.items()):
-            op = getattr(pair[0], "__name__", key)
-            simple = OPERATIONS[op] if pair[0].__module__ in (F.__name__, fast.__name__) else pair
-            undo.enter_context(swapped(layers.ACTIVATIONS, key, tuple(
-                wrap(op, *each) for each in zip(simple, (False, True), pair, strict=True))))
-        yield
-
-
-@contextmanager
-def swapped(table, key, value):
-    """Set ``table[key]`` to ``value`` within a ``with``."""
-    existed, before = key in table, table.get(key)
-    table[key] = value
-    try:
-        yield
-    finally:
-        if existed:
-            table[key] = before
-        else:
-            del table[key]
-
-
-def earlier_tokens(past, qkv, n_head, **_):
-    """Return ``(k, v)`` of the earlier tokens in a ``KeyValues``, and append those of ``qkv``."""
-    pair = past.so_far()
-    past.extend(*F.split_heads(qkv, n_head)[1:])
-    return pair
+            t._outer = t._outer_run = None

@@ -279,8 +279,8 @@ WRONG = {
     "a reversed sum": ((with_cache(lambda x: np.cumsum(x, axis=1)),
                         lambda dy, c: np.cumsum(dy[:, ::-1], axis=1), (X,)), {},
                        ["reversed along axis 1"]),
-    "attention without its mask": ((lambda x: F.attention(x, 2), attention_without_mask,
-                                    (normal(1, 4, 12),)), {}, ["qkv|x: "]),
+    "attention without its mask": ((F.attention, attention_without_mask,
+                                    (*normal(3, 1, 2, 4, 2),)), {}, ["[qk]: "]),
     "another dropout": ((lambda x: F.dropout(x, 0.5, np.random.default_rng(0)), lambda dy, c: dy,
                          (X,)), {}, ["x: "]),
     "the second output": ((both, functools.partial(both_backward, second=0.0), (X,)), {},
@@ -475,6 +475,7 @@ RIGHT = {
     "a function as the cache": ((outer, lambda dy, back: back(dy), (X[0], Y[1])), {}),
     "a partial function": ((functools.partial(F.layer_norm, eps=0.3), F.layer_norm_backward, NORM),
                            {}),
+    "None for an option": ((F.attention, F.attention_backward, (*normal(3, 1, 2, 4, 2),)), {}),
     "broadcasting": ((with_cache(lambda x, y: x + y), lambda dy, c: (
         dy.sum(axis=1, keepdims=True), dy.sum(axis=0)), (X[:, :1], Y[0])), {}),
     "a gradient of 0 everywhere": ((lambda x: (0 * x + 1, None), lambda dy, _: 0 * dy, (X,)), {}),

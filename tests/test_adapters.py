@@ -120,7 +120,7 @@ def adapted(kind, trunk="random:2x2x8"):
     try:
         return adapters.adapt(model, kind)
     except ValueError:
-        assert not model.built.get("adapt")               # minifpt.load would add it
+        assert not model.recipe.adapt               # minifpt.load would add it
         raise
 
 
@@ -149,7 +149,7 @@ def test_a_run_keeps_its_adapter(tmp_path, monkeypatch, fails, kind):
     line = ["train", "bit-xor", "--model", "random:1x2x8", "--freeze", "attn,mlp,ln", "--out", "r",
             "--checkpoint-every", 3]
     assert cli.main([*line, "--adapt", kind, "--steps", 3]) == 0
-    assert json.loads((tmp_path / "r" / "config.json").read_text())["adapt"] == kind
+    assert json.loads((tmp_path / "r" / "config.json").read_text())["recipe"]["adapt"] == kind
     names = np.load(tmp_path / "r" / "checkpoint.npz").files
     assert kind == "bitfit" or any("lora" in name for name in names)
     assert cli.main([*line, "--adapt", kind, "--steps", 4, "--resume"]) == 0

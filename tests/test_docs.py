@@ -81,7 +81,7 @@ def test_the_commands_parse(path, tmp_path, monkeypatch):
         args = cli.parser(argv).parse_args(argv)          # exits where it is wrong
         for task in getattr(args, "tasks", []):
             tasks.task_class(task)
-        if args.run.__name__ in ("train", "compare", "summary", "plan"):
+        if args.run.__name__ in ("train", "compare", "summary"):
             for model in getattr(args, "models", None) or [args.model]:
                 assert trunks.TrunkSpec.parse(model).kind != "own" or trunks.get(model)
         masks = getattr(args, "freeze", "fpt")

@@ -113,6 +113,7 @@ def test_attention_is_finite(x, causal):
     """Whatever queries and keys hold, each result is a mean of values."""
     B, T, C = x.shape
     v = np.random.default_rng(0).uniform(1, 2, (B, T, 4)).astype(np.float32)
-    y, cache = fast.attention(np.concatenate([x, v], axis=-1), 2, causal=causal)
+    q, k, v = (F.split_heads(part, 2) for part in (x[..., :4], x[..., 4:], v))
+    y, cache = fast.attention(q, k, v, causal=causal)
     assert (y >= 1 - 1e-5).all() and (y <= 2 + 1e-5).all()
     np.testing.assert_allclose(cache.probabilities.sum(axis=-1), 1, rtol=1e-5)

@@ -82,7 +82,7 @@ def test_a_trunk_of_ones_own_trains_and_goes_on(spec, minifpt_says):
     argv = [*command_in(spec.partition(":")[0]), "--steps", 4, "--batch-size", 2, "--out", "run"]
     assert argv[:4] == ["train", "bit-xor", "--model", spec]
     assert "after 4 steps" in minifpt_says(*argv)
-    assert json.loads(Path("run/config.json").read_text())["model"] == spec
+    assert json.loads(Path("run/config.json").read_text())["recipe"]["trunk"] == spec
     first = History.load("run/metrics.csv")
     assert "after 4 steps" in minifpt_says(*argv, "--resume")
     assert History.load("run/metrics.csv") == first and Path("run/curves.png").exists()
@@ -181,11 +181,11 @@ from minifpt.gradients import examples
 from minifpt.exercises import own
 from minifpt.viewer.steps import formulas
 assert "scaled" in tracing.OPERATIONS and examples.check("scaled")
-assert fast.scaled is minifpt.functional.scaled.raw
+assert fast.scaled is minifpt.functional.scaled.__wrapped__
 x, s = np.ones((2, 3)), np.arange(3.0)
 with minifpt.trace(minifpt.layers.Linear(3, 3)) as t:
-    y, cache = fast.scaled(x, s)
-    fast.scaled_backward(y, cache)
+    y, cache = fast.ops().scaled(x, s)
+    fast.ops().scaled_backward(y, cache)
 assert [step.op for step in t.steps] == ["scaled", "scaled"]
 assert np.array_equal(t.steps[0].gradients["s"], [0, 2, 4])
 operands = formulas.operands(t.steps[1], {})
@@ -207,7 +207,7 @@ def test_an_operation_takes_four_places_of_the_package(tmp_path):
     for name, before, more in (
             ("functional.py", "", NEW_OPERATION),
             ("fast.py", "silu, silu_backward",
-             "scaled, scaled_backward = F.scaled.raw, F.scaled_backward.raw\n"),
+             "scaled, scaled_backward = bare(F.scaled), bare(F.scaled_backward)\n"),
             ("gradients/examples.py", '        "linear": ', '        "scaled": lambda: '
                                                   '[((n((2, 3, 4)), n(4)), {})],\n'),
             ("viewer/steps/formulas.py", '    "bias": {', """    "scaled": {

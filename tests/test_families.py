@@ -11,7 +11,7 @@ from test_convert import safetensors
 import minifpt
 from minifpt import cli, fast
 from minifpt import functional as F
-from minifpt.experiments import compare
+from minifpt.experiments import runs
 from minifpt.experiments.convert import import_weights as convert
 from minifpt.files.families import read_config
 from minifpt.trunks.encoder import Encoder, EncoderConfig, buckets
@@ -44,25 +44,25 @@ def test_gradients(name):
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention_adds_the_bias_to_its_scores(T, causal):
     """In tiles, too.  A bias of the causal mask is the causal mask."""
-    qkv, bias, dy = normal(3, T, 24), normal(2, T, T, seed=1), normal(3, T, 8, seed=2)
+    qkv, bias, dy = normal(3, 3, 2, T, 4), normal(2, T, T, seed=1), normal(3, 2, T, 4, seed=2)
     if T < 10:
-        assert minifpt.gradcheck(lambda *x: F.attention(x[0], 2, causal=causal, bias=x[1]),
-                                 F.attention_backward, (qkv, bias))
+        assert minifpt.gradcheck(lambda *x: F.attention(*x[:3], causal=causal, bias=x[3]),
+                                 F.attention_backward, (*qkv, bias))
     results = []
     for ops in (F, fast):
-        y, cache = ops.attention(qkv, 2, causal=causal, bias=bias)
+        y, cache = ops.attention(*qkv, causal=causal, bias=bias)
         results.append((y, *ops.attention_backward(dy, cache)))
         mask = np.broadcast_to(F.causal_mask(T, T, float), (2, T, T))
-        np.testing.assert_allclose(ops.attention(qkv, 2, causal=False, bias=mask)[0],
-                                   ops.attention(qkv, 2)[0], atol=1e-12)
+        np.testing.assert_allclose(ops.attention(*qkv, causal=False, bias=mask)[0],
+                                   ops.attention(*qkv)[0], atol=1e-12)
     for simple, quick in zip(*results, strict=True):
         np.testing.assert_allclose(quick, simple, atol=1e-12)
     with refused("attention: bias has shape"):
-        F.attention(qkv, 2, bias=bias[0])
+        F.attention(*qkv, bias=bias[0])
     bias[1, 2, :3] = -np.inf                              # token 2 reads later ones alone
-    assert np.isfinite(F.attention(qkv, 2, causal=False, bias=bias)[0]).all()
+    assert np.isfinite(F.attention(*qkv, causal=False, bias=bias)[0]).all()
     with refused("the bias lets token 2 of head 1 read no token"):
-        F.attention(qkv, 2, bias=bias)
+        F.attention(*qkv, bias=bias)
 
 
 @pytest.mark.parametrize("T, first", [(9, 5), (4, 3)])       # T, and the first token that changes
@@ -186,7 +186,7 @@ def test_a_bert_is_taken_as_a_model(folder, tmp_path):
         a, b = (dict(model.named_parameters())[f"h.1.{layer}.weight"].data
                 for model in (mixed, other))
         np.testing.assert_array_equal(a, b)
-    fpt, history = compare.run(minifpt.tasks.get("bit-xor", n=3), path, tmp_path / "run", steps=2,
+    fpt, history = runs.run(minifpt.tasks.get("bit-xor", n=3), path, tmp_path / "run", steps=2,
                                batch_size=2, progress=False)
     assert np.isfinite(history[-1]["train_loss"])
     x, _ = minifpt.tasks.get("bit-xor", n=3).batch(np.random.default_rng(0), 2)

@@ -1,6 +1,5 @@
 """The fast forms equal the simple ones, on one core and on several; settings of the process."""
 
-import itertools
 import os
 import sys
 import threading
@@ -17,6 +16,7 @@ from minifpt import fast, layers, machine
 from minifpt import functional as F
 
 DTYPES = st.sampled_from([(np.float32, 1e-5), (np.float64, 1e-12)])      # and a tolerance
+CORES = st.integers(1, 4)
 
 
 @contextmanager
@@ -78,16 +78,18 @@ def compare(op, arrays, tolerance, *contexts, **options):
     return cache, grads
 
 
-@pytest.mark.parametrize("need", list(itertools.product([True, False], repeat=3)))
-@given(st.sampled_from([(1, 1), (7, 5), (2, 3, 4), (2, 3, 130)]), DTYPES,
-       st.sampled_from([1e-6, 1.0, 1e6]))
-def test_layer_norm_equals_the_simple_form(need, shape, kind, size):
-    dtype, tolerance = kind
-    arrays = normal(shape, dtype) * dtype(size), *normal((2, shape[-1]), dtype, 2)
-    compare("layer_norm", arrays, tolerance, eps=1e-3, need=need)
-
-
 both = pytest.mark.parametrize("size", [5000, 1 << 30])
+
+
+@both
+@pytest.mark.parametrize("cores", [1, 2, 4])
+@given(st.sampled_from([(1, 1), (7, 5), (2, 3, 4), (2, 3, 130), (3, 70, 130), (2, 6000)]), DTYPES,
+       st.sampled_from([1e-6, 1.0, 1e6]))
+def test_layer_norm_equals_the_simple_form(size, cores, shape, kind, factor):
+    """Whole and in pieces, of which the last one may be shorter and a row may fill several."""
+    dtype, tolerance = kind
+    arrays = normal(shape, dtype) * dtype(factor), *normal((2, shape[-1]), dtype, 2)
+    compare("layer_norm", arrays, tolerance, pieces_of(size), on(cores), eps=1e-3)
 
 
 @both
@@ -110,40 +112,113 @@ def test_a_gradient_of_gelu_in_another_memory_order_or_of_a_traced_pass_is_right
     np.testing.assert_array_equal(backward(dy, cache), want)
 
 
+def queries_keys_values(B, T, S, H, G, D, dtype=np.float64):
+    """Random q (B, H, T, D), k and v (B, G, S, D), as views, in the order in which layers have
+    them."""
+    return [F.split_heads(normal((B, n, heads * D), dtype, i), heads)
+            for i, (n, heads) in enumerate([(T, H), (S, G), (S, G)])]
+
+
 @both
 @settings(max_examples=30)
-@given(st.integers(1, 3), st.sampled_from([1, 63, 64, 65, 130, 200]), st.integers(1, 3),
-       st.integers(1, 8), DTYPES, st.one_of(st.just(0.0), st.floats(0.05, 0.9)), st.booleans())
-def test_attention_equals_the_simple_form(size, B, T, H, D, kind, p, causal):
-    """With dropout, both forms draw the same mask, and equally much from the generator."""
-    dtype, tolerance = kind
-    rng, qkv = np.random.default_rng(2), normal((B, T, 3 * H * D), dtype)
-    cache, _ = compare("attention", [qkv], 3 * tolerance, pieces_of(size), n_head=H, p=p, rng=rng,
-                       causal=causal)
-    small = T <= fast.TILE and B * H * T * T <= 4 * size
+@given(st.integers(1, 3), st.sampled_from([1, 63, 64, 65, 130, 200]),
+       st.sampled_from([0, 0, 1, 37, 60]),
+       st.sampled_from([(1, 1), (2, 2), (3, 3), (3, 1), (4, 2), (4, 1), (6, 3)]),
+       st.integers(1, 8), DTYPES, st.one_of(st.just(0.0), st.floats(0.05, 0.9)), st.booleans(),
+       st.booleans(), CORES)
+def test_attention_equals_the_simple_form(size, B, T, more, heads, D, kind, p, causal, biased,
+                                          cores):
+    """With fewer heads of keys and more keys, too.  With dropout, both forms draw the same mask,
+    and equally much from the generator."""
+    (dtype, tolerance), (H, G), S = kind, heads, T + more
+    rng, qkv = np.random.default_rng(2), queries_keys_values(B, T, S, H, G, D, dtype)
+    bias = normal((H, T, S), dtype, 5) if biased else None
+    cache, (*grads, dbias) = compare("attention", qkv, 3 * tolerance, pieces_of(size), on(cores),
+                                     p=p, rng=rng, causal=causal, bias=bias)
+    assert [g.shape for g in grads] == [a.shape for a in qkv] and (dbias is None) != biased
+    small = T <= fast.TILE and B * H * T * S <= 4 * size
     assert isinstance(cache, F.AttentionCache) == small
     assert small or cache.top.dtype == cache.total.dtype == dtype
     other = np.random.default_rng(2)
-    F.attention(qkv, H, p, other, causal)
+    F.attention(*qkv, p, other, causal)
     assert rng.bytes(8) == other.bytes(8)
+
+
+@both
+@given(st.sampled_from([(1, 9), (65, 64), (130, 7), (200, 63)]),
+       st.sampled_from([(2, 2), (4, 2), (4, 1)]), st.booleans(), st.sampled_from([0.0, 0.4]))
+def test_attention_to_fewer_keys_equals_the_simple_form(size, tokens, heads, biased, p):
+    """As a decoder's queries of an encoder's tokens."""
+    qkv = queries_keys_values(2, *tokens, *heads, 3)
+    compare("attention", qkv, 1e-12, pieces_of(size), p=p, rng=np.random.default_rng(2),
+            causal=False, bias=normal((heads[0], *tokens), np.float64, 5) if biased else None)
 
 
 @pytest.mark.parametrize("T", [16, 128])
 def test_attention_stays_finite_for_the_largest_values(T):
-    qkv = np.random.default_rng(T).standard_normal((2, T, 24)).astype(np.float32)
-    qkv[..., 16:] = np.copysign(np.finfo(np.float32).max, qkv[..., 16:])
-    assert np.isfinite(fast.attention(qkv, 2)[0]).all()
+    q, k, v = normal((3, 2, 2, T, 4), np.float32, T)
+    v = np.copysign(np.finfo(np.float32).max, v)
+    assert np.isfinite(fast.attention(q, k, v)[0]).all()
 
 
-def test_the_first_tokens_of_a_text_have_the_bits_of_attention_without_a_past():
-    qkv, past = normal((1, 3 * fast.TILE, 24), np.float32), layers.KeyValues(4 * fast.TILE)
-    np.testing.assert_array_equal(fast.attention(qkv, 2, past=past)[0], fast.attention(qkv, 2)[0])
+def test_a_result_whose_sum_overflows_keeps_dropout_and_gradients():
+    """It is computed again in float64, with the same draws of the generator."""
+    q, k, v = queries_keys_values(2, 70, 70, 4, 2, 4, np.float32)
+    v, dy = np.full_like(v, 2e38), normal(q.shape, np.float32, 9)
+    (y, cache), (want, exact) = (
+        op.attention(*qkv, 0.3, np.random.default_rng(4))
+        for op, qkv in ((fast, (q, k, v)), (F, [a.astype(np.float64) for a in (q, k, v)])))
+    fits = np.abs(want) < 3e38
+    np.testing.assert_allclose(y[fits], want[fits], rtol=1e-6)
+    with np.errstate(over="ignore", invalid="ignore"):    # dq and dk do not fit
+        assert not np.isfinite(y.sum()) and fits.any()
+        dv = fast.attention_backward(dy, cache)[2]
+    close(dv, F.attention_backward(dy.astype(float), exact)[2].astype(np.float32), 1e-5)
+
+
+def test_keys_in_a_cache_with_room_for_more_give_the_same_bits():
+    q, k, v = normal((3, 1, 2, 3 * fast.TILE, 4), np.float32)
+    past = layers.KVCache(4 * fast.TILE)
+    np.testing.assert_array_equal(fast.attention(q, *past.extend(k, v))[0],
+                                  fast.attention(q, k, v)[0])
+
+
+@given(st.integers(1, 3), st.integers(1, 4), st.lists(st.integers(1, 4), min_size=1, max_size=3),
+       st.integers(1, 4), DTYPES)
+def test_heads_are_merged_as_in_the_simple_form(B, T, heads, D, kind):
+    parts = [normal((B, H, T, D), kind[0], H) for H in heads]
+    y = fast.merge_heads(*parts)
+    np.testing.assert_array_equal(y, F.merge_heads(*parts), strict=True)
+    np.testing.assert_array_equal(
+        fast.split_heads(y, sum(heads)), np.concatenate(parts, axis=1), strict=True)
+    np.testing.assert_array_equal(fast.merge_heads(fast.split_heads(y, sum(heads))), y)
+
+
+# ------------------------------------------------------------------------------ Adam
+
+
+@pytest.mark.parametrize("joined, piece", [(0, 1 << 20), (100, 1 << 20), (5, 3), (0, 7)])
+@given(st.lists(st.sampled_from([(1,), (4,), (3, 5), (2, 3, 4), (40, 3)]), min_size=1, max_size=4),
+       DTYPES, CORES, st.sampled_from([1.0, 0.9]))
+def test_adam_equals_the_formula(joined, piece, shapes, kind, cores, shrink):
+    """Of arrays of any size, joined or in pieces; matrices are multiplied by ``shrink`` first."""
+    dtype, tolerance = kind
+    states = [[normal(shape, dtype, i), None, *np.zeros((2, *shape), dtype)]
+              for i, shape in enumerate(shapes)]
+    options = 0.02, (0.8, 0.95), 1e-4
+    with changed(fast, MAX_JOINED=joined, ADAM_PIECE=piece), on(cores):
+        for t in range(1, 4):
+            wanted = []
+            for i, (x, _, m, v) in enumerate(states):
+                states[i][1] = g = normal(x.shape, dtype, 10 * t + i)
+                wanted.append(F.adam(x * dtype(shrink if x.ndim > 1 else 1), g, m, v, t, *options))
+            fast.adam(states, t, *options, shrink)
+            for (x, _, m, v), want in zip(states, wanted, strict=True):
+                for got, right in zip((x, m, v), want, strict=True):
+                    close(got, right, tolerance)
 
 
 # ------------------------------------------------------------------------- products
-
-
-CORES = st.integers(1, 4)
 
 
 @given(st.sampled_from([(1,), (2, 3), (130,), (2, 200)]), st.integers(1, 300), st.integers(1, 300),

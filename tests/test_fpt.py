@@ -224,7 +224,7 @@ def test_a_model_for_a_task_has_its_dropout_or_the_one_asked_for():
     for dropout, expected in ((None, minifpt.tasks.defaults_of(task)["dropout"]), (0.35, 0.35),
                               (0.0, 0.0)):
         model = minifpt.FPT.for_task(task, "random:1x1x8", dropout=dropout)
-        assert model.trunk.config.dropout == model.built["dropout"] == expected
+        assert model.trunk.config.dropout == model.recipe.dropout == expected
 
 
 def returning(change):

@@ -115,7 +115,7 @@ def test_only_trains_what_it_names_and_freezes_the_rest(text, trained):
     m.freeze(text)
     for name, p in m.named_parameters():
         assert p.trained_size() == (p.data.size if trained(name) else 0)
-    assert str(FreezeMask.parse(text)) == text.replace(" ", "") == m.built["freeze"]
+    assert str(FreezeMask.parse(text)) == text.replace(" ", "") == m.recipe.freeze
 
 
 def test_a_mask_with_a_question_mark_is_read_back():

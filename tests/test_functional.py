@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from numpy import ones
 from minifpt import functional as F
 from minifpt import tracing
 from minifpt.gradients import examples, gradcheck
+from minifpt.guards import shapes
 
 NAN, INF = math.nan, math.inf
 LEAD = hnp.array_shapes(min_dims=0, max_dims=3, max_side=4)
@@ -31,53 +33,49 @@ def case(name, rng, lead=(2, 3), n=6, dtype=np.float64):
     B, T = (*lead, 2, 3)[:2]
     c = n + 3                                             # two normalised channels are a step
     ids = rng.integers(0, n, lead)
-    options = {"positions": {"start": start}, "rope": {"n_head": 3, "base": 50.0, "start": start},
-               "grouped_heads": {"n_head": 2 * n}, "last_tokens": {"n": 1 + start % T},
-               "dropout": {"p": 0.3}, "attention": {"n_head": 2}}.get(op, {}) | ({
+    options = {"positions": {"start": start}, "rope": {"base": 50.0, "start": start},
+               "last_tokens": {"n": 1 + start % T}, "dropout": {"p": 0.3}}.get(op, {}) | ({
                    "causal": False} if "to all" in name else {}) | ({
                        "p": 0.3} if ", dropped" in name else {})
     x = normal(*lead, n)
+    H, G = 4, 1 if "1 head" in name else 2 if "2 heads" in name else 4      # of queries, of keys
+    S = T + 3 * ("more keys" in name)
     inputs = {
         "linear": lambda: (x, normal(n, 3), normal(3)), "embedding": lambda: (ids, normal(n, 4)),
         "bias": lambda: (x, normal(n)), "unembedding": lambda: (x, normal(4, n)),
         "positions": lambda: (normal(B, T, n), normal(start + T + 1, n)),
         "layer_norm": lambda: (normal(*lead, c), normal(c), normal(c)),
         "rms_norm": lambda: (normal(*lead, c), normal(c)), "multiply": lambda: (x, x[::-1] + 1),
-        "rope": lambda: (normal(B, T, 6 * n),), "attention": lambda: (normal(B, T, 6 * n),),
-        "grouped_heads": lambda: (normal(B, T, 4 * n), normal(B, T, 4), normal(B, T, 4)),
+        "rope": lambda: (normal(B, 3, T, 2 * n),),
+        "attention": lambda: (normal(B, H, T, n), *normal(2, B, G, S, n), *(
+            [normal(H, T, S)] if "biased" in name else [])),
         # Where relu has its kink there is no gradient to compare with.
         "relu": lambda: (x + np.copysign(0.01, x).astype(dtype),),
         "lstm": lambda: (normal(B, T, n), normal(n, 12), normal(3, 12), normal(12)),
-        "residual": lambda: (x, normal(n, n), normal(n)), "last_tokens": lambda: (normal(B, T, n),),
+        "last_tokens": lambda: (normal(B, T, n),),
         # Of a loss of 1e-13 differences show its rounding alone.
         "cross_entropy": lambda: (x, ids)}.get(op, lambda: (2 * x,))()
-    if op == "residual":                                  # around a linear map
-        return residual_of_linear, residual_of_linear_backward, inputs
 
     def forward(*inputs, **more):
         if "p" in options:
             more["rng"] = np.random.default_rng(seed)
+        if "biased" in name:
+            *inputs, more["bias"] = inputs
         return vars(F)[op](*inputs, **options, **more)
     return forward, vars(F)[f"{op}_backward"], inputs
 
 
-def residual_of_linear(x, w, b):
-    branch, cache = F.linear(x, w, b)
-    return F.residual(x, branch)[0], cache
-
-
-def residual_of_linear_backward(dy, cache):
-    dbranch, dw, db = F.linear_backward(dy, cache)
-    return F.residual_backward(dy, dbranch), dw, db
-
-
-CASES = [*tracing.OPERATIONS, "attention, dropped", "attention, to all",
-         "attention, to all, dropped"]
-every_case = pytest.mark.parametrize("name", CASES)
+ATTENTIONS = ["".join(["attention", *parts]) for parts in itertools.product(
+    ["", ", 2 heads of keys", ", 1 head of keys"], ["", ", more keys"], ["", ", to all"],
+    ["", ", biased"], ["", ", dropped"])]
+OTHERS = [op for op in tracing.OPERATIONS if op != "attention"]
 every_operation = pytest.mark.parametrize("op", tracing.OPERATIONS)
 
 
-@every_case
+# Every fifth of the forms of attention has each pair of options.
+@pytest.mark.parametrize("name", [
+    *OTHERS, *ATTENTIONS[::5], "attention, dropped", "attention, to all",
+    "attention, 2 heads of keys, more keys, biased, dropped"])
 @given(seed=SEED, lead=LEAD, n=st.integers(1, 5))
 def test_backward_equals_differences(name, seed, lead, n):
     op, op_backward, inputs = case(name, np.random.default_rng(seed), lead, n)
@@ -85,7 +83,7 @@ def test_backward_equals_differences(name, seed, lead, n):
     assert report.max_relative_error <= 1e-6, str(report)
 
 
-@every_case
+@pytest.mark.parametrize("name", OTHERS + ATTENTIONS)
 def test_float32_stays_float32_and_nothing_is_written_to(name, float32_only, arrays_in):
     """A cache may be read twice, and neither inputs nor dy belong to the operation."""
     rng = np.random.default_rng(3)
@@ -109,9 +107,8 @@ def test_float32_only_notices_float64(float32_only):
 
 # The number of gradients of each operation that can leave some out, and which of them read a field
 # of the cache.
-NEED = {"linear": (3, {"x": [1]}), "layer_norm": (3, {"xhat": [0, 1], "rstd": [0]}),
-        "unembedding": (2, {"x": [1]}), "positions": (2, {}), "bias": (2, {}),
-        "rms_norm": (2, {"xhat": [0, 1], "rstd": [0]}), "lstm": (4, {"x": [1], "hidden": [2]})}
+NEED = {"linear": (3, {"x": [1]}), "unembedding": (2, {"x": [1]}),
+        "lstm": (4, {"x": [1], "hidden": [2]})}
 
 
 @pytest.mark.parametrize("name, need", [(name, need) for name, (n, _) in NEED.items()
@@ -162,7 +159,6 @@ def test_a_dy_of_another_kind_or_shape_is_refused(op):
     y, cache = vars(F)[op](*inputs, **examples.fresh(options))
     shapes = {np.shape(y)[:axis] + (1,) + np.shape(y)[axis + 1:] for axis in range(np.ndim(y))}
     shapes |= {np.shape(y)[1:], (1,), np.shape(y)[1::-1] + np.shape(y)[2:], (9, *np.shape(y)[1:])}
-    cache = rng.standard_normal(np.shape(y)) if op == "residual" else cache
     for dy in [*map(rng.standard_normal, shapes - {np.shape(y)}), np.atleast_1d(y).tolist(), None,
                *map(np.asarray(y).astype, (np.uint8, bool, complex, str, object, "m8[s]"))]:
         with refused("has shape|has type"):
@@ -171,30 +167,27 @@ def test_a_dy_of_another_kind_or_shape_is_refused(op):
 
 @every_operation
 def test_a_cache_of_another_operation_is_refused(op):
-    if op != "residual":                                  # it has none
-        for cache in (None, (), {}, "x", F.PositionsCache(1, 2, 3, 4)._asdict(), ones(3),
-                      F.LinearCache(ones(3), ones(3), 3) if op != "linear" else F.SoftmaxCache(1)):
-            with refused(f"^the gradient: the cache is .*, expected the .*Cache that {op} ret"):
-                vars(F)[f"{op}_backward"](ones(3), cache)
+    for cache in (None, (), {}, "x", F.PositionsCache(1, 2, 3)._asdict(), ones(3),
+                  F.LinearCache(ones(3), ones(3), 3) if op != "linear" else F.SoftmaxCache(1)):
+        with refused(f"^the gradient: the cache is .*, expected the .*Cache that {op} ret"):
+            vars(F)[f"{op}_backward"](ones(3), cache)
 
 
-X, SCALE, QKV = np.ones((2, 3, 4), "f4"), np.ones(4, "f4"), np.ones((2, 3, 12), "f4")
+X, SCALE, HEADS = np.ones((2, 3, 4), "f4"), np.ones(4, "f4"), np.ones((2, 2, 3, 4), "f4")
+QKV = HEADS, HEADS, HEADS
 
 
 @pytest.mark.parametrize("call, name, values", [
     (lambda v: F.layer_norm(X, SCALE, SCALE, v), "eps", (None, "1", -1, NAN, SCALE, True, [1e-5])),
     (lambda v: F.rms_norm(X, SCALE, v), "eps", (None, INF, 1j, np.timedelta64(1))),
-    (lambda v: F.rope(X, 2, v), "base", (None, "1", 0, -1, INF, SCALE)),
-    (lambda v: F.rope(X, 2, start=v), "start", (None, 1.5, NAN, "1", True)),
+    (lambda v: F.rope(HEADS, v), "base", (None, "1", 0, -1, INF, SCALE)),
+    (lambda v: F.rope(HEADS, start=v), "start", (None, 1.5, NAN, "1", True)),
     (lambda v: F.positions(X, np.ones((9, 4), "f4"), v), "start", (1.0, True, [1])),
-    (lambda v: F.attention(QKV, v), "n_head", (True, 2.0, np.timedelta64(2))),
-    (lambda v: F.attention(QKV, 2, v), "p", (None, NAN, 1, QKV)),
-    (lambda v: F.attention(QKV, 2, causal=v), "causal", (None, 1, "False", QKV)),
-    (lambda v: F.attention(QKV, 2, past=v), "past", (
-        (), "ab", 1, QKV, [np.ones((1, 2, 1, 2))] * 2, [np.ones((2, 2, 1, 2), int)] * 2,
-        [np.ones((2, 2, n, 2)) for n in (1, 2)])),
+    (lambda v: F.attention(*QKV, v), "p", (None, NAN, 1, HEADS)),
+    (lambda v: F.attention(*QKV, 0.5, v), "rng", (None, 1, np.random)),
+    (lambda v: F.attention(*QKV, causal=v), "causal", (None, 1, "False", HEADS)),
     (lambda v: F.last_tokens(X, v), "n", (True, 4)),
-    (lambda v: F.bias(X, SCALE, v), "need", (None, True, (), (True,), (True,) * 3))])
+    (lambda v: F.unembedding(X, X[0], v), "need", (None, True, (), (True,), (True,) * 3))])
 def test_an_option_of_another_kind_is_refused(call, name, values):
     for value in values:
         with refused(f": {name} is .*, expected "):
@@ -202,7 +195,7 @@ def test_an_option_of_another_kind_is_refused(call, name, values):
 
 
 @pytest.mark.parametrize("call", [
-    lambda v: F.layer_norm(X, SCALE, SCALE, v(1)), lambda v: F.rope(X, v(2), v(9), v(1)),
+    lambda v: F.layer_norm(X, SCALE, SCALE, v(1)), lambda v: F.rope(HEADS, v(9), v(1)),
     lambda v: F.last_tokens(X, v(2)), lambda v: F.positions(X, np.ones((9, 4), "f4"), v(1))])
 def test_numpy_s_numbers_as_options_give_the_same_bits(call):
     """A float64 would turn float32 into float64, and -2 would wrap in uint8."""
@@ -213,8 +206,10 @@ def test_numpy_s_numbers_as_options_give_the_same_bits(call):
 
 
 @pytest.mark.parametrize("call", [
-    lambda: F.softmax(X[..., :0]), lambda: F.log_sum_exp(X[..., :0]), lambda: F.rope(X[:0], 2),
-    lambda: F.attention(QKV[..., :0], 2), lambda: F.attention(QKV[:, :0], 2),
+    lambda: F.softmax(X[..., :0]), lambda: F.log_sum_exp(X[..., :0]), lambda: F.rope(HEADS[:0]),
+    lambda: F.attention(*np.array(QKV)[..., :0]), lambda: F.attention(*np.array(QKV)[:, :, :0]),
+    lambda: F.attention(HEADS[:, :, :0], HEADS, HEADS),
+    lambda: F.attention(HEADS, *2 * [HEADS[:, :, :0]]),
     lambda: F.lstm(X[:0], np.ones((4, 4)), np.ones((1, 4)), np.ones(4)),
     lambda: F.layer_norm(X[..., :0], SCALE[:0], SCALE[:0])])
 def test_an_axis_of_length_0_is_refused_where_nothing_could_be_computed(call):
@@ -243,13 +238,24 @@ REFUSALS = [
     *[(lambda p=p: F.dropout(ones(3), p, None), f"dropout: p is {p!r}, expected 0 <= p < 1")
       for p in (-1, 1, "0.5")],
     (lambda: F.dropout(ones(3), 0.5, None), "dropout: rng is None, expected np.random.default_rng"),
-    *[(lambda n=n: F.rope(ones((1, 2, 6)), n), f"rope: n_head is {n!r}, expected 1 ")
-      for n in (0, -1, "1", None, 1.0)],
-    (lambda: F.rope(ones((1, 2, 6)), 6), r"\(B, T, 2HE\) with H = 6"),
-    (lambda: F.attention(ones((1, 2, 12)), 5),
-     r"qkv has shape \(1, 2, 12\), expected \(B, T, 3HD\) with H = 5"),
-    (lambda: F.grouped_heads(*map(ones, [(1, 2, 8)] + 2 * [(1, 2, 6)]), 4),
-     "k has 3 heads, expected a divisor of 4")]
+    (lambda: F.rope(ones((1, 2, 6, 3))), r"rope: x has .* expected \(B, H, T, 2E\)"),
+    (lambda: F.attention(*map(ones, [(1, 4, 2, 3)] + 2 * [(1, 3, 2, 3)])),
+     "attention: k has 3 heads, expected a divisor of the 4 of q"),
+    (lambda: F.attention(*map(ones, [(1, 2, 2, 3)] + 2 * [(1, 4, 2, 3)])), "k has 4 heads, exp"),
+    (lambda: F.attention(*map(ones, [(1, 2, 5, 3)] + 2 * [(1, 2, 4, 3)])),
+     "q has 5 tokens and k 4, expected at least as many in k, or causal=False"),
+    *[(lambda k=k, v=v: F.attention(ones((2, 2, 3, 4)), ones(k), ones(v)),
+       rf"attention: {'k' if k[0] == 1 or k[3] == 1 else 'v'} has shape \(.*, expected \(2, ")
+      for k, v in [((1, 2, 3, 4), (1, 2, 3, 4)), ((2, 2, 3, 1), (2, 2, 3, 1)),
+                   ((2, 2, 3, 4), (2, 1, 3, 4)), ((2, 2, 3, 4), (2, 2, 1, 4)),
+                   ((2, 2, 3, 4), (2, 2, 3, 1))]],
+    *[(lambda bias=bias: F.attention(ones((2, 2, 3, 4)), *2 * [ones((2, 1, 5, 4))], bias=bias),
+       r"attention: bias has shape \(.*, expected \(2, 3, 5\)")
+      for bias in (ones((3, 5)), ones((1, 3, 5)), ones((2, 3, 3)), ones((2, 2, 3, 5)))],
+    *[(lambda bias=bias: F.attention(*QKV, bias=bias), "attention: bias has type")
+      for bias in (1, ones((2, 3, 3), int), ones((2, 3, 3), bool), ones((2, 3, 3)).tolist())],
+    (lambda: F.adam(*map(ones, (3, 3, 3, 1))), r"adam: m? ?v has shape \(1,\), expected \(3,\)"),
+    (lambda: F.adam(ones(3), ones(3, int), ones(3), ones(3)), "adam: g has type int64")]
 
 
 @pytest.mark.parametrize("call, message", REFUSALS)
@@ -261,15 +267,14 @@ def test_what_numpy_would_compute_without_a_word_is_refused(call, message):
 # ----------------------------------------------------------------------------- values
 
 
-def attention_by_loops(qkv, n_head, causal=True):
+def attention_by_loops(q, k, v, bias=None, causal=True):
     """Each token's mean of values, one head and one token after the other."""
-    (B, T, _), D = qkv.shape, qkv.shape[2] // 3 // n_head
-    y = np.zeros((B, T, n_head * D))
-    for b, h, t in np.ndindex(B, n_head, T):
-        columns = slice(h * D, (h + 1) * D)
-        q, k, v = (part[:, columns] for part in np.split(qkv[b], 3, axis=1))
-        scores = [q[t] @ k[s] / math.sqrt(D) for s in range(t + 1 if causal else T)]
-        y[b, t, columns] = sum(p * v[s] for s, p in enumerate(scipy.special.softmax(scores)))
+    (B, H, T, D), (G, S), y = q.shape, k.shape[1:3], np.zeros(q.shape)
+    for b, h, t in np.ndindex(B, H, T):
+        g = h * G // H                                    # heads of keys serve heads in a row
+        scores = [q[b, h, t] @ k[b, g, s] / math.sqrt(D) + (0 if bias is None else bias[h, t, s])
+                  for s in range(S - T + t + 1 if causal else S)]
+        y[b, h, t] = sum(p * v[b, g, s] for s, p in enumerate(scipy.special.softmax(scores)))
     return y
 
 
@@ -297,8 +302,8 @@ VALUES = {
     "softmax": lambda x: scipy.special.softmax(x, axis=-1),
     "log_sum_exp": lambda x: scipy.special.logsumexp(x, axis=-1, keepdims=True),
     "cross_entropy": negative_log_likelihood,
-    "attention": lambda qkv: attention_by_loops(qkv, 2),
-    "attention, to all": lambda qkv: attention_by_loops(qkv, 2, causal=False)}
+    **{name: partial(attention_by_loops, causal="to all" not in name) for name in ATTENTIONS
+       if "dropped" not in name}}
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -343,6 +348,29 @@ def test_dropout_keeps_its_share_at_the_exact_scale(p, dtype):
         assert np.abs((y == 0).mean(axis) - p).max() < 5 * math.sqrt(p * (1 - p) / n)
 
 
+@pytest.mark.parametrize("text", [
+    "x (..., C) w (C,) -> y (..., C)", "x (..., C), w (C,)", "x (..., C), w (C,) - > y (..., C)",
+    "x (..., C), w (C, -> y (..., C)", "x ..., C), w (C,) -> y (..., C)", "x (..., C), w (C,) -> y",
+    "x (..., C), w (C,) -> y (..., C", "x (C, ...), w (C,) -> y (..., C)",
+    "x (..., C), w C -> y (..., C)", "x (..., C), v (C,) -> y (..., C)",
+    "x (...) integer in 0 ... V-1, w (V, C) -> y (..., C)", ""])
+def test_a_misspelt_declaration_of_shapes_is_an_error_at_once(text):
+    def op(x, w):
+        raise AssertionError("it ran")
+    with refused("shapes of op: "):
+        shapes(text)(op)
+    assert shapes("x (..., C), w (C,) -> y (..., C)")(op).__wrapped__ is op
+
+
+def test_a_backward_pass_may_declare_the_fields_of_its_cache_alone():
+    names = vars(F) | {"__name__": "mine"}
+    exec("def op(x, w): return x * w, MultiplyCache(x, w)\n"
+         "def op_backward(dy, cache): return dy", names)
+    with refused("shapes of op_backward: 'x' is no argument .* one of dy, gate, up"):
+        shapes("dy (...), x (...) -> dx (...)")(names["op_backward"])
+    assert shapes("dy (...), up (...) -> dx (...)")(names["op_backward"])
+
+
 def test_dropout_at_zero_draws_nothing():
     x, rng = ones(5), np.random.default_rng(0)
     y, cache = F.dropout(x, 0.0, rng)
@@ -359,20 +387,69 @@ def test_the_causal_mask_hides_later_tokens():
 
 
 @given(seed=SEED, P=st.integers(1, 4), T=st.integers(1, 4), causal=st.booleans())
-def test_attention_with_past_is_the_tail_of_the_whole(seed, P, T, causal):
-    qkv = np.random.default_rng(seed).standard_normal((2, P + T, 24))
-    whole, _ = F.attention(qkv, 2, causal=causal)
-    _, past = F.attention(qkv[:, :P], 2, causal=causal)
-    tail, cache = F.attention(qkv[:, P:], 2, causal=causal, past=(past.k, past.v))
-    np.testing.assert_allclose(tail, whole[:, P:], atol=1e-13)
+def test_attention_of_the_last_queries_is_the_tail_of_the_whole(seed, P, T, causal):
+    q, k, v = np.random.default_rng(seed).standard_normal((3, 2, 2, P + T, 4))
+    whole, _ = F.attention(q, k, v, causal=causal)
+    tail, cache = F.attention(q[:, :, P:], k, v, causal=causal)
+    np.testing.assert_allclose(tail, whole[:, :, P:], atol=1e-13)
     assert [a.shape for a in cache[:4]] == [(2, 2, T, 4), (2, 2, P + T, 4), (2, 2, P + T, 4),
                                             (2, 2, T, P + T)]
 
 
 def test_attention_probabilities_are_in_the_cache():
-    qkv = np.random.default_rng(0).standard_normal((2, 5, 24))
-    y, cache = F.attention(qkv, 2, 0.4, np.random.default_rng(0), past=None, bias=None)
+    q, k, v = np.random.default_rng(0).standard_normal((3, 2, 2, 5, 4))
+    y, cache = F.attention(q, k, v, 0.4, np.random.default_rng(0), bias=None)
     a = cache.probabilities
     np.testing.assert_allclose(a.sum(axis=-1), 1)
     assert not a[..., np.triu(ones((5, 5), bool), 1)].any()
-    np.testing.assert_allclose(y, F.merge_heads((a * cache.mask) @ cache.v))
+    np.testing.assert_allclose(y, (a * cache.mask) @ cache.v)
+
+
+@given(seed=SEED, shape=hnp.array_shapes(min_dims=3, max_dims=3, max_side=5), H=st.integers(1, 5))
+def test_heads_lie_side_by_side_in_a_token(seed, shape, H):
+    B, T, D = shape
+    x = np.random.default_rng(seed).standard_normal((B, T, H * D))
+    heads = F.split_heads(x, H)
+    assert heads.shape == (B, H, T, D) and np.shares_memory(heads, x)
+    np.testing.assert_array_equal(np.concatenate(heads.swapaxes(0, 1), axis=-1), x)
+    np.testing.assert_array_equal(F.merge_heads(heads), x)
+    np.testing.assert_array_equal(F.merge_heads(heads[:, :1], heads[:, 1:]), x)
+    np.testing.assert_array_equal(F.split_heads(F.merge_heads(heads), H), heads)
+
+
+@given(seed=SEED, B=st.integers(1, 3), S=st.integers(1, 3), G=st.integers(1, 3),
+       shared=st.integers(1, 3))
+def test_the_gradients_of_repeated_heads_add_up(seed, B, S, G, shared):
+    x = np.random.default_rng(seed).standard_normal((B, G, S, 2))
+    many = F.repeat_heads(x, G * shared)
+    for head in range(G * shared):
+        np.testing.assert_array_equal(many[:, head], x[:, head // shared])
+    np.testing.assert_allclose(F.sum_heads(many, G), shared * x)
+
+
+def test_adam_takes_its_steps_number_by_number():
+    """Against a loop over Python's floats; the arguments stay as they are."""
+    rng, (b1, b2), lr, eps = np.random.default_rng(0), (0.8, 0.95), 0.02, 1e-4
+    x, zero = rng.standard_normal((2, 3)), np.zeros((2, 3))
+    state, want = (x, zero, zero), [[float(value), 0.0, 0.0] for value in x.flat]
+    for t in range(1, 6):
+        g = rng.standard_normal((2, 3))
+        before = [a.copy() for a in state]
+        x, m, v = F.adam(state[0], g, *state[1:], t, lr, (b1, b2), eps)
+        np.testing.assert_equal([*state], before)
+        state = x, m, v
+        for number, slope in zip(want, g.flat, strict=True):
+            number[1] += (1 - b1) * (slope - number[1])
+            number[2] += (1 - b2) * (slope * slope - number[2])
+            mean, square = number[1] / (1 - b1 ** t), number[2] / (1 - b2 ** t)
+            number[0] -= lr * mean / (math.sqrt(square) + eps)
+        np.testing.assert_allclose(np.stack([a.ravel() for a in state], axis=1), want, rtol=1e-12)
+
+
+def test_adam_s_first_step_is_the_learning_rate_in_each_direction():
+    """By default with the paper's numbers, in float32 throughout."""
+    g = np.array([3.0, -1e-3, 70.0], np.float32)
+    x, m, v = F.adam(SCALE[:3], g, 0 * g, 0 * g)
+    np.testing.assert_allclose(x, 1 - 1e-3 * np.sign(g), rtol=1e-6)
+    np.testing.assert_allclose([m, v], [0.1 * g, 0.001 * g * g], rtol=1e-5)
+    assert {a.dtype for a in (x, m, v)} == {np.dtype(np.float32)}

@@ -36,7 +36,7 @@ def test_a_forward_pass_in_parts_equals_one_at_once(randomise, dtype, cuts):
     x = rng().standard_normal((3, N, 8)).astype(dtype)
     with trunk.all_frozen():
         expected, _ = trunk.forward(x)
-        past = [layers.KeyValues(N) for _ in trunk.h]
+        past = [layers.KVCache(N) for _ in trunk.h]
         parts = [trunk.forward(part, need_dx=False, past=past)[0]
                  for part in np.split(x, np.cumsum(cuts)[:-1], axis=1)]
         result = np.concatenate(parts, axis=1)

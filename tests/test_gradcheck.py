@@ -346,6 +346,7 @@ GATE = Gate()
          "the output is float32, not float64, and its rounding hides errors"),
         ((lambda x: (1e13 + x, None), lambda dy, _: dy, X), "rounding hides it"),
         ((Linear(4, 2), X), "dtype=np.float64"),
+        ((F.gelu, lambda dy, cache: (dy, dy), X), r"2 gradients, expected 1 \(x\)"),
         ((F.linear, lambda dy, cache: dy, LINEAR), r"1 gradients, expected 3 \(x, w, b\)"),
         ((F.linear, changed(F.linear_backward, 2, lambda g, *_: g[:1]), LINEAR),
          r"gradient of b has shape \(1,\), expected \(4,\)"),

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy import ones
 
+import minifpt
 from minifpt import functional as F
 from minifpt import layers
 from minifpt.gradients import gradcheck
@@ -18,7 +19,7 @@ from minifpt.layers import (
     Attention,
     Block,
     Embedding,
-    KeyValues,
+    KVCache,
     LayerNorm,
     Linear,
     Parameter,
@@ -27,10 +28,17 @@ from minifpt.layers import (
 )
 
 
+def block(n_embd, n_head, dropout=0.0, dtype=np.float32, causal=True, activation="gelu_new"):
+    """A block of GPT-2."""
+    return Block(LayerNorm(n_embd, dtype=dtype),
+                 Attention(n_embd, n_head, dropout, dtype, causal), LayerNorm(n_embd, dtype=dtype),
+                 MLP(n_embd, dropout, dtype, activation))
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_gradients_over_many_tokens_equal_differences(causal, randomise):
     """Long enough that attention done in tiles has several."""
-    layer = randomise(Block(4, 2, 0.2, dtype=np.float64, causal=causal))
+    layer = randomise(block(4, 2, 0.2, dtype=np.float64, causal=causal))
     report = gradcheck(layer, rng(1).standard_normal((1, 70, 4)), elementwise=1, directions=1)
     assert report, str(report)
 
@@ -43,35 +51,36 @@ SIMPLE = {"gelu_new": F.gelu, "gelu_pytorch_tanh": F.gelu, "gelu": F.gelu_exact,
 @pytest.mark.parametrize("activation", layers.ACTIVATIONS)
 def test_layers_are_their_operations(randomise, activation, causal):
     """A block is the composition that its docstring says, from functional's simple forms."""
-    block = randomise(Block(6, 2, 0.2, dtype=np.float64, causal=causal, activation=activation))
-    p = {n: q.data for n, q in block.named_parameters()}
+    layer = randomise(block(6, 2, 0.2, dtype=np.float64, causal=causal, activation=activation))
+    p = {n: q.data for n, q in layer.named_parameters()}
     x, g = rng(1).standard_normal((2, 5, 6)), rng(3)
 
     def run(op, x, name):
         return op(x, p[f"{name}.weight"], p[f"{name}.bias"])[0]
 
-    a = F.attention(run(F.linear, run(F.layer_norm, x, "ln_1"), "attn.c_attn"), 2, 0.2, g, causal)
-    y = x + F.dropout(run(F.linear, a[0], "attn.c_proj"), 0.2, g)[0]
+    qkv = np.split(run(F.linear, run(F.layer_norm, x, "ln_1"), "attn.c_attn"), 3, axis=-1)
+    a, _ = F.attention(*(F.split_heads(part, 2) for part in qkv), 0.2, g, causal)
+    y = x + F.dropout(run(F.linear, F.merge_heads(a), "attn.c_proj"), 0.2, g)[0]
     m = SIMPLE[activation](run(F.linear, run(F.layer_norm, y, "ln_2"), "mlp.c_fc"))[0]
     y = y + F.dropout(run(F.linear, m, "mlp.c_proj"), 0.2, g)[0]
-    np.testing.assert_allclose(block.forward(x, True, rng(3))[0], y, rtol=1e-12)
+    np.testing.assert_allclose(layer.forward(x, True, rng(3))[0], y, rtol=1e-12)
     assert gradcheck(Activation(activation), x)
 
 
 @given(st.integers(1, 9), st.integers(1, 9))
 def test_a_block_of_the_last_tokens_equals_the_whole(T, last):
     """As if the other tokens' results were there and nobody read them."""
-    block, last = Block(6, 2, dtype=np.float64), min(T, last)
-    for i, p in enumerate(block.parameters()):
+    layer, last = block(6, 2, dtype=np.float64), min(T, last)
+    for i, p in enumerate(layer.parameters()):
         p.data[...] = rng(i).standard_normal(p.data.shape)
     x, dy = rng(1).standard_normal((2, T, 6)), rng(2).standard_normal((2, T, 6))
     dy[:, :T - last] = 0.0
     results = []
     for options in ({}, {"last": last}):
-        block.zero_grad()
-        y, cache = block.forward(x, **options)
-        dx = block.backward(dy[:, -y.shape[1]:], cache)
-        results.append([y[:, -last:], dx, *(p.grad for p in block.parameters())])
+        layer.zero_grad()
+        y, cache = layer.forward(x, **options)
+        dx = layer.backward(dy[:, -y.shape[1]:], cache)
+        results.append([y[:, -last:], dx, *(p.grad for p in layer.parameters())])
     for whole, cut in zip(*results, strict=True):
         np.testing.assert_allclose(cut, whole, rtol=0, atol=1e-11)
 
@@ -111,12 +120,12 @@ def test_inference_in_another_thread_takes_no_gradient_away():
 
 def test_frozen_parts_cost_no_memory(arrays_in):
     """In a frozen block that must run back, no linear layer keeps its input."""
-    block, x = Block(8, 2, 0.0), rng().standard_normal((2, 5, 8)).astype(np.float32)
-    weights, sizes = [p.data for p in block.parameters()], []
+    layer, x = block(8, 2), rng().standard_normal((2, 5, 8)).astype(np.float32)
+    weights, sizes = [p.data for p in layer.parameters()], []
     for trainable in (True, False):
-        for p in block.parameters():
+        for p in layer.parameters():
             p.trainable = trainable
-        sizes.append(sum(a.size for a in arrays_in(block.forward(x)[1])
+        sizes.append(sum(a.size for a in arrays_in(layer.forward(x)[1])
                          if not any(np.shares_memory(a, w) for w in weights)))
     # The inputs of c_attn, c_proj and c_fc (8 channels each) and of mlp.c_proj (32).
     assert sizes[1] <= sizes[0] - (8 + 8 + 8 + 32) * x.size // 8
@@ -124,19 +133,19 @@ def test_frozen_parts_cost_no_memory(arrays_in):
 
 def test_layers_start_with_zeros_and_unit_scales():
     """Weights and biases are 0, scales 1; what is not given is GPT-2's, without dropout."""
-    block = Block(2, 1)
+    whole = minifpt.GPT2(minifpt.GPT2Config(1, 1, 2, 4, 2, 0.0), seed=None).h[0]
     for layer, groups in ((Linear(2, 3), "mlp"), (LayerNorm(2), "ln"), (Embedding(4, 2), "input"),
                           (Positions(4, 2), "pos"), (Attention(2, 1), "attn"), (MLP(2), "mlp"),
-                          (block, "ln attn mlp")):
+                          (whole, "ln attn mlp")):
         for name, p in layer.named_parameters():
             assert p.group in groups and p.data.dtype == np.float32
             assert p.trainable and p.grad is None
             scale = p.group == "ln" and name.endswith("weight")
             np.testing.assert_array_equal(p.data, np.full(p.data.shape, float(scale)))
-    assert LayerNorm(2).eps == block.ln_1.eps == block.ln_2.eps == 1e-5
-    assert MLP(2).act.name == block.mlp.act.name == "gelu_new"
-    assert Attention(2, 1).causal is block.attn.causal is True
-    assert {part.dropout for part in (Attention(2, 1), block.attn, MLP(2), block.mlp)} == {0}
+    assert LayerNorm(2).eps == whole.ln_1.eps == whole.ln_2.eps == 1e-5
+    assert MLP(2).act.name == whole.mlp.act.name == "gelu_new"
+    assert Attention(2, 1).causal is whole.attn.causal is True
+    assert {part.dropout for part in (Attention(2, 1), whole.attn, MLP(2), whole.mlp)} == {0}
 
 
 def test_a_layer_prints_its_parameters():
@@ -167,14 +176,41 @@ def test_add_grad_adds_where_a_parameter_learns():
 
 def full_cache(*sizes):
     """Give keys and values of these (batch, tokens) to a cache with room for three tokens."""
-    past = KeyValues(3)
+    past = KVCache(3)
     for B, T in sizes:
         past.extend(*2 * [np.zeros((B, 1, T, 4), np.float32)])
     return past
 
 
-def test_a_key_value_cache_counts_its_tokens():
-    assert full_cache((2, 2), (2, 1)).n == 3 and KeyValues(3).so_far() is None
+@given(st.integers(1, 3), st.integers(1, 3), st.lists(st.integers(1, 4), min_size=1, max_size=5))
+def test_a_key_value_cache_returns_all_so_far(B, G, parts):
+    """In order, as views of one block; what was returned before stays as it was."""
+    whole = rng().standard_normal((2, B, G, sum(parts), 4))
+    past, before = KVCache(sum(parts) + 1), []
+    assert past.n == 0 and past.k is past.v is None and past.capacity == sum(parts) + 1
+    for start, T in zip(np.cumsum([0, *parts]), parts, strict=False):
+        before.append(past.extend(*whole[:, :, :, start:start + T]))
+        assert past.n == start + T == before[-1][0].shape[2]
+        for both in before:
+            np.testing.assert_array_equal(both, whole[:, :, :, :both[0].shape[2]])
+            assert np.shares_memory(both[0], past.k) and np.shares_memory(both[1], past.v)
+
+
+def test_attention_with_a_cache_gives_the_outputs_of_one_pass(randomise):
+    layer, x = randomise(Attention(6, 2, dtype=np.float64)), rng(1).standard_normal((2, 7, 6))
+    past = KVCache(7)
+    parts = [layer.forward(part, past=past)[0] for part in np.split(x, [3, 4], axis=1)]
+    np.testing.assert_allclose(np.concatenate(parts, axis=1), layer.forward(x)[0], atol=1e-12)
+
+
+def test_a_linear_layer_without_a_bias_is_a_product():
+    layer, x = Linear(3, 2, np.float64, bias=False), rng().standard_normal((4, 5, 3))
+    layer.weight.data[...] = rng(1).standard_normal((3, 2))
+    y, cache = layer.forward(x)
+    np.testing.assert_allclose(y, x @ layer.weight.data)
+    np.testing.assert_allclose(layer.backward(y, cache), y @ layer.weight.data.T)
+    assert layer.bias is None and [name for name, _ in layer.named_parameters()] == ["weight"]
+    assert gradcheck(layer, x)
 
 
 HIDDEN = ones((2, 3, 8))

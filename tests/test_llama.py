@@ -7,11 +7,11 @@ import pytest
 from conftest import refused
 
 import minifpt
-from minifpt import cli, trunks
+from minifpt import cli, fast, trunks
 from minifpt import functional as F
 from minifpt.experiments.convert import import_weights
 from minifpt.files import families, weights
-from minifpt.layers import KeyValues
+from minifpt.layers import KVCache
 from minifpt.trunks import Llama, LlamaConfig, LlamaLM
 
 SMALL = dict(n_layer=2, n_head=4, n_embd=16, n_group=2, n_positions=12, vocab_size=11, dropout=0.0)
@@ -29,12 +29,11 @@ def normal(*shape, seed=0):
 
 
 def test_rope_is_a_product_with_a_complex_number():
-    x = normal(2, 5, 3 * 8)
-    y, _ = F.rope(x, 3, 100.0, 2)
-    heads = x.reshape(2, 5, 3, 2, 4)
-    turned = (heads[:, :, :, 0] + 1j * heads[:, :, :, 1]) * np.exp(
-        1j * np.arange(2, 7)[:, None, None] * 100.0 ** (-np.arange(4) / 4))
-    np.testing.assert_allclose(y.reshape(heads.shape), np.stack([turned.real, turned.imag], 3))
+    x = normal(2, 3, 5, 8)
+    y, _ = F.rope(x, 100.0, 2)
+    turned = (x[..., :4] + 1j * x[..., 4:]) * np.exp(
+        1j * np.arange(2, 7)[:, None] * 100.0 ** (-np.arange(4) / 4))
+    np.testing.assert_allclose(y, np.concatenate([turned.real, turned.imag], axis=-1))
 
 
 def test_rms_norm_is_layer_norm_of_centred_rows():
@@ -43,15 +42,15 @@ def test_rms_norm_is_layer_norm_of_centred_rows():
     np.testing.assert_allclose(F.rms_norm(x, w, 1e-3)[0], F.layer_norm(x, w, 0 * w, 1e-3)[0])
 
 
-def test_grouped_heads_share_keys_and_values_in_a_row():
-    q, k, v = normal(1, 3, 8), normal(1, 3, 4, seed=1), normal(1, 3, 4, seed=2)
-    qkv, _ = F.grouped_heads(q, k, v, 4)
-    queries, keys, values = F.split_heads(qkv, 4)
-    for head in range(4):
-        group = slice(2 * (head // 2), 2 * (head // 2) + 2)
-        assert np.array_equal(queries[0, head], q[0, :, 2 * head:2 * head + 2])
-        assert np.array_equal(keys[0, head], k[0, :, group])
-        assert np.array_equal(values[0, head], v[0, :, group])
+@pytest.mark.parametrize("n_group", [1, 2])
+def test_heads_in_a_row_share_keys_and_values(n_group):
+    q, (k, v) = normal(1, 4, 3, 2), normal(2, 1, n_group, 3, 2, seed=1)
+    for ops in (F, fast):
+        y, _ = ops.attention(q, k, v)
+        for head in range(4):
+            group = [head * n_group // 4]
+            np.testing.assert_allclose(y[:, [head]], F.attention(
+                q[:, [head]], k[:, group], v[:, group])[0], atol=1e-12)
 
 
 # ------------------------------------------------------------------------ the whole
@@ -63,7 +62,7 @@ def test_the_key_value_cache_gives_the_outputs_of_one_pass(parts, n_group):
     trunk, x = Llama(config(qkv_bias=True, n_group=n_group), dtype=np.float64), normal(2, 12, 16)
     whole, _ = trunk.forward(x)
     np.testing.assert_allclose(trunk.forward(x, last=3)[0], whole[:, -3:], atol=1e-12)
-    past = [KeyValues(12) for _ in trunk.h]
+    past = [KVCache(12) for _ in trunk.h]
     with trunk.all_frozen():
         outputs = [trunk.forward(part, need_dx=False, past=past)[0]
                    for part in np.split(x, np.cumsum(parts)[:-1], axis=1)]
@@ -163,7 +162,7 @@ def test_commands_take_a_llama(tmp_path, monkeypatch, capsys):
     model = ["--model", "random:llama:1x2/1x8@0.8"]
     for argv in (["train", "bit-xor", *model, "--steps", 3, "--out", "run"],
                  ["train", "bit-xor", *model, "--steps", 4, "--out", "run", "--resume"],
-                 ["steps", "bit-xor", *model, "--html", "run.html"],
+                 ["steps", "bit-xor", *model, "--out", "run.html"],
                  ["attention", "run", "--examples", 2],
                  ["convert", "run", "--out", "folder"],
                  ["summary", "--model", "folder+attn=statistics:folder"],

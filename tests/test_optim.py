@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from conftest import refused
 
-from minifpt import optim
+from minifpt import fast
+from minifpt import functional as F
 from minifpt.layers import Linear, Parameter
 from minifpt.optim import Adam, clip_grad_norm, cosine
 
@@ -35,9 +36,12 @@ def test_adam_in_place_is_the_textbooks_formula(decay):
             x, m, v = state[i]
             if p.data.ndim > 1:
                 x = x - lr * decay * x
+            textbook = F.adam(x, p.grad, m, v, t, lr, (b1, b2), eps)
             m, v = b1 * m + (1 - b1) * p.grad, b2 * v + (1 - b2) * p.grad ** 2
             x = x - lr * (m / (1 - b1 ** t)) / (np.sqrt(v / (1 - b2 ** t)) + eps)
             state[i] = x, m, v
+            for got, want in zip(textbook, state[i], strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-12)
             np.testing.assert_allclose(p.data, state[i][0], rtol=1e-12)
             assert p.data is arrays[i]
 
@@ -46,8 +50,8 @@ def test_adam_in_place_is_the_textbooks_formula(decay):
 def test_small_and_large_parameters_alike(monkeypatch, decay):
     """Joined, cut into blocks on several cores, or not contiguous: the same numbers."""
     def run(small, block, order="C"):
-        for name, value in (("MAX_JOINED", small), ("BLOCK", block)):
-            monkeypatch.setattr(optim, name, value)
+        for name, value in (("MAX_JOINED", small), ("ADAM_PIECE", block)):
+            monkeypatch.setattr(fast, name, value)
         ps = [Parameter(np.array(p.data, order=order), "mlp") for p in parameters()]
         optimizer = Adam(ps, 0.02, weight_decay=decay)
         for t in range(4):

@@ -4,19 +4,16 @@ was."""
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from test_compare import history
 
 import minifpt
 from minifpt import cli
-from minifpt.experiments import compare, pretrain, tables
-from minifpt.files import outputs, plots
+from minifpt.experiments import compare, tables
 from minifpt.viewer.steps import page as steps
 
 TINY = "--n 3 --model random:1x2x16 --steps 4 --batch-size 2"
 OWN = """
-import numpy as np
 import minifpt
 
 class Walk(minifpt.tasks.BitXOR):
@@ -74,35 +71,35 @@ def contents():
 
 
 @pytest.mark.parametrize("line, file", [
-    ("attention r0 --out r0/curves.png", "r0/curves.png"),
-    ("attention r0 --out mine.png", "mine.png"),
-    ("report r0 --html r0/config.json", "r0/config.json"),
-    ("report r0 --html mine.py", "mine.py"),
-    ("report r0", "r0/report.html"),
-    ("steps bit-xor --html mine.py", "mine.py"),
-    (f"steps bit-xor {TINY.replace('--steps 4', '')}", "bit-xor-step.html"),
+    ("attention r0 --out mine.png", "mine.png"), ("report r0", "r0/report.html"),
+    ("steps bit-xor --out mine.py", "mine.py"),
     (f"compare bit-xor --models random:1x2x16 --out c {TINY[TINY.index('--steps'):]}",
      "c/table.md"),
-    ("reproduce table3 --out c", "c/table3.csv"),
-    ("new mine.py", "mine.py"), ("playground --out mine.html", "mine.html")])
-def test_a_file_of_the_user_s_is_not_replaced(here, refused, monkeypatch, line, file):
+    ("reproduce table3 --out c", "c/table3.csv"), ("new mine.py", "mine.py"),
+    ("playground --out mine.html", "mine.html"), ("pretrain bits --out w", "w.npz"),
+    ("convert r0 --out w.npz", "w.npz")])
+def test_a_file_is_not_replaced_without_force(here, refused, monkeypatch, line, file):
     monkeypatch.setattr(compare, "perform", None)         # refused before anything is computed
     path = Path(file)
-    if not path.exists():
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("step,notes\n1,mine\n")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("step,notes\n1,mine\n")
     before = contents()
-    assert f"{path} is there already" in refused(line)
+    assert f"{path} is there already: choose another name, or replace it with --force" in (
+        refused(line))
     assert contents() == before
 
 
-def test_an_output_of_ours_is_replaced(here):
-    for text in "<p>text", "<p>another text":
-        outputs.write_text("page.html", "report", text)
-        plots.save(plots.figure()[0], Path("curves.png"), "comparison")
-    assert "another" in Path("page.html").read_text()
-    with pytest.raises(ValueError, match="curves.png is there already"):
-        plots.save(plots.figure()[0], Path("curves.png"), "still")
+@pytest.mark.parametrize("line, file", [
+    ("attention r0 --out mine.png", "mine.png"), ("report r0 --out mine.html", "mine.html"),
+    ("new mine.py", "mine.py"), ("convert r0 --out w.npz", "w.npz"),
+    ("compare bit-xor --models random:1x2x16 --seeds 1 --n 3 --steps 4 --batch-size 2 --out c",
+     "c/table.md")])
+def test_force_replaces_a_file(here, line, file):
+    path = Path(file)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("mine")
+    assert cli.main(line.split() + ["--force"]) == 0
+    assert path.read_bytes() != b"mine"
 
 
 def test_a_comparison_whose_curves_still_rise_says_so():
@@ -119,8 +116,8 @@ def test_a_comparison_whose_curves_still_rise_says_so():
 
 @pytest.mark.parametrize("place", ["own.py/x{}", "r0/" + 300 * "x" + "{}", "/proc/x{}", "folder{}"])
 @pytest.mark.parametrize("line, ending", [
-    ("report r0 --html", ".html"), ("attention r0 --out", ".png"),
-    ("steps bit-xor --html", ".html"),
+    ("report r0 --out", ".html"), ("attention r0 --out", ".png"),
+    ("steps bit-xor --out", ".html"),
     ("reproduce table3 --out", "/"),
     ("compare bit-xor --out", "/")])
 def test_a_place_that_cannot_be_written_is_refused_first(here, refused, monkeypatch, line, ending,
@@ -153,15 +150,9 @@ def test_a_run_of_changed_code_is_refused(here, refused, line, old, new):
     assert contents() == before
 
 
-def test_pretrained_weights_of_another_source_are_not_replaced(tmp_path, monkeypatch):
-    monkeypatch.setattr(pretrain, "SHAPE", dict(n_layer=1, n_head=2, n_embd=8, n_positions=40,
-                                                vocab_size=8))
-    quick = dict(steps=1, batch_size=1, progress=False)
-    out = tmp_path / "w.npz"
-    pretrain.pretrain("bits", out, **quick)
-    pretrain.pretrain("bits", out, resume=True, **quick)  # its own
-    minifpt.GPT2(minifpt.GPT2Config(1, 2, 8, 8, 8), seed=0).save(out, np.float32)
-    before = out.read_bytes()
-    with pytest.raises(ValueError, match="is there already"):
-        pretrain.pretrain("bits", out, resume=True, **quick)
-    assert out.read_bytes() == before
+def test_a_model_is_not_saved_over_a_file_without_force(tmp_path):
+    trunk = minifpt.GPT2(minifpt.GPT2Config(1, 2, 8, 8, 8), seed=0)
+    trunk.save(tmp_path / "w.npz")
+    with pytest.raises(ValueError, match="w.npz is there already"):
+        trunk.save(tmp_path / "w.npz")
+    trunk.save(tmp_path / "w.npz", force=True)

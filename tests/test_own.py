@@ -92,7 +92,7 @@ def test_the_bare_skeleton_has_the_forward_definitions_and_no_gradient(tmp_path,
             assert docstring.startswith("Return d") and "``" not in docstring
             assert not any(formula in text for formula in re.findall(r"``(d\w* = .*?)``", library))
         elif name in own.FUNCTIONS:
-            assert docstring == inspect.getdoc(vars(F)[name].raw)
+            assert docstring == inspect.getdoc(vars(F)[name].__wrapped__)
     assert "Stuck?" in text and "Stuck?" not in SKELETON
     assert max(map(len, text.splitlines())) <= 100
     assert own.load(tmp_path / "my bare.py").functions == {}
@@ -519,3 +519,12 @@ def test_new_says_when_a_test_is_there_already(tmp_path, capsys):
         capsys.readouterr().out)
     assert cli.main(["new", tmp_path / "other.py"]) == 0
     assert f"{tmp_path}/test_other.py: the same checks for pytest" in capsys.readouterr().out
+
+
+def test_a_function_with_the_arguments_of_an_older_version_is_told_so(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def attention(qkv, n_head, p=0.0):\n    return qkv, None\n\n\n"
+                    "def attention_backward(dy, cache):\n    return dy\n", encoding="utf-8")
+    wrong = {result.name: result.hint for result in own.results(path) if result.status == operations.WRONG}
+    assert {*wrong} == {"attention", "attention_backward"}
+    assert all("write attention(q, k, v, p, rng, causal, bias)" in hint for hint in wrong.values())

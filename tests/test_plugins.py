@@ -17,7 +17,7 @@ TASK = """
 import numpy as np
 import minifpt
 import {imports}
-class T(minifpt.tasks.Choices):
+class T(minifpt.tasks.Classification):
     name, label, chance = "{folder}", "{folder}", 0.5
     tokens = output_tokens = 1
     input_dim, output_dim, classes = 4, 2, 2
@@ -95,7 +95,7 @@ def test_a_grid_of_two_files_whose_helpers_have_one_name(order, more):
     with open(next(Path().rglob("runs.csv"))) as f:
         accuracies = {row["task"]: float(row["test_accuracy"]) for row in csv.DictReader(f)}
     assert accuracies == {"a": 0.24, "b": 0.52}
-    widths = {path.parts[-3]: json.loads(path.read_text())["built"] for path in Path().rglob(
+    widths = {path.parts[-3]: json.loads(path.read_text())["recipe"] for path in Path().rglob(
         "0/config.json")}
     assert len(widths) == 2
 

@@ -90,7 +90,7 @@ def test_the_command_lists_and_runs_tables(tiny, tmp_path, capsys):
     assert cli.main(["reproduce", "small", "--seeds", 1, "--rates", 1e-2, "--tasks", "bit-xor",
                      "--out", out]) == 0
     output = capsys.readouterr().out
-    assert "\nall     " in output and output.endswith("small.md small.csv small.png\n")
+    assert "\n| all | " in output and output.endswith("small.md small.csv small.png\n")
 
 
 @pytest.mark.parametrize("argv, part", [

@@ -199,8 +199,8 @@ def test_the_tables_have_arms_and_tasks_that_can_be_made():
         assert len({*labels}) == len(labels) and len({*titles}) == len(titles), name
         assert {*table.paper} <= {*itertools.product(labels, titles)}, name
         assert table.shows.endswith(".") and "\n" not in table.shows
-        assert all(TrunkSpec.parse(arm.model) for arm in table.arms), name
-    for model in {arm.model for table in reproduce.TABLES.values() for arm in table.arms}:
+        assert all(TrunkSpec.parse(arm.trunk) for arm in table.arms), name
+    for model in {arm.trunk for table in reproduce.TABLES.values() for arm in table.arms}:
         assert get(model) is not None
     settings = [*itertools.chain(*why.STUDIES.values())]
     assert all(tasks.task_class(task) for task in {setting["task"] for setting in settings})
@@ -220,7 +220,7 @@ def test_tables_that_share_a_folder_agree_on_its_runs():
                 rates = arm.sweep(table.rates)
                 assert columns.setdefault((title, arm.folder), rates) == rates
         for arm in table.arms:
-            assert arms.setdefault(arm.folder, (arm.model, arm.freeze)) == (arm.model, arm.freeze)
+            assert arms.setdefault(arm.folder, (arm.trunk, arm.freeze)) == (arm.trunk, arm.freeze)
 
 
 def test_a_sweep_of_short_runs_grows_until_its_best_rate_is_within(tmp_path, monkeypatch):

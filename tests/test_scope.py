@@ -7,7 +7,7 @@ from minifpt import adapters, cli, tasks, trunks
 from minifpt.cli import options
 from minifpt.experiments import pretrain
 
-COMMANDS = """train playground info summary plan steps report attention gradcheck compare reproduce
+COMMANDS = """train playground info summary steps report attention gradcheck compare reproduce
     pretrain convert generate perplexity lessons new check""".split()
 TASKS = """bit-memory bit-xor cifar10 cifar10-gray digits homology listops mnist text
     typos""".split()

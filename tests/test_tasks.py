@@ -348,8 +348,8 @@ def test_a_trunk_gets_new_positions_where_they_are_trained_and_is_refused_where_
     assert "random:6x4x128" in error and not [*tmp_path.iterdir()]
     assert cli.main([*argv, "--steps", 1]) == 0
     assert "minigpt-tiny has fewer positions than the 1,024 of the task" in capsys.readouterr().out
-    built = json.loads((tmp_path / "run" / "config.json").read_text())["built"]
-    assert built["n_positions"] == 1024
+    recipe = json.loads((tmp_path / "run" / "config.json").read_text())["recipe"]
+    assert recipe["n_positions"] == 1024
     assert cli.main([*argv, "--steps", 2, "--resume"]) == 0              # it makes the same model
     model = minifpt.FPT.for_task(tasks.get("cifar10-gray"), "minigpt-tiny", seed=3)
     new = minifpt.GPT2(minifpt.GPT2Config(1, 1, 32, 1024), seed=3).wpe.weight.data

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minifpt
-from minifpt import fast, layers
+from minifpt import fast, guards, layers
 from minifpt import functional as F
 from minifpt.layers import ACTIVATIONS, Layer, Linear
 
@@ -218,9 +218,9 @@ FORWARD = """input.linear, dropout, trunk.wpe.positions, trunk.dropout,
 trunk.h.0.ln_1.layer_norm, trunk.h.0.attn.c_attn.linear,
 trunk.h.0.attn.attention, trunk.h.0.attn.softmax, trunk.h.0.attn.dropout,
 trunk.h.0.attn.last_tokens, trunk.h.0.attn.c_proj.linear, trunk.h.0.attn.dropout,
-trunk.h.0.last_tokens, trunk.h.0.residual,
+trunk.h.0.last_tokens,
 trunk.h.0.ln_2.layer_norm, trunk.h.0.mlp.c_fc.linear, trunk.h.0.mlp.act.gelu,
-trunk.h.0.mlp.c_proj.linear, trunk.h.0.mlp.dropout, trunk.h.0.residual,
+trunk.h.0.mlp.c_proj.linear, trunk.h.0.mlp.dropout,
 trunk.ln_f.layer_norm, output.linear, cross_entropy, log_sum_exp""".replace("\n", " ").split(", ")
 INSIDE = {"softmax": "attention", "log_sum_exp": "cross_entropy"}
 
@@ -228,7 +228,7 @@ INSIDE = {"softmax": "attention", "log_sum_exp": "cross_entropy"}
 @pytest.mark.parametrize("T", [10, 120])
 def test_every_step_in_order(build, T):
     t, _ = traced(build(T=T, n_layer=1), batch(T))
-    assert [step.name for step in ahead(t)] == FORWARD == [step.name for step in t.steps[:24]]
+    assert [step.name for step in ahead(t)] == FORWARD == [step.name for step in t.steps[:22]]
     assert sorted(step.name for step in back(t)) == sorted(FORWARD)
     for i, step in enumerate(t.steps):
         assert step.layer == step.name.rpartition(".")[0] and step.name.endswith(step.op)
@@ -243,7 +243,7 @@ def test_every_step_in_order(build, T):
     assert list(t.outputs) == list(t.grads) == NAMES and list(t.attention) == ["trunk.h.0.attn"]
     assert repr(t.steps[0]) == "Step(input.linear)"
     assert repr(t.steps[-1]) == "Step(input.linear, backward)"
-    assert repr(t) == "Trace: 48 steps, outputs of 16 layers, gradients of 16, attention of 1"
+    assert repr(t) == "Trace: 44 steps, outputs of 16 layers, gradients of 16, attention of 1"
 
 
 def check_partners(t):
@@ -253,9 +253,8 @@ def check_partners(t):
         assert (step.partner.name, step.partner.op) == (step.name, step.op)
         assert (step.inside and step.inside.partner) is step.partner.inside
         dy, cache = step.inputs.values()
-        if step.op != "residual":
-            close(cache, step.partner.cache, 0.0)
-            assert np.shape(dy) in ((), np.shape(step.partner.output))
+        close(cache, step.partner.cache, 0.0)
+        assert np.shape(dy) in ((), np.shape(step.partner.output))
 
 
 @pytest.mark.parametrize("T", [10, 120])
@@ -264,9 +263,10 @@ def test_each_step_has_its_partner(build, T):
     t, _ = traced(model, batch(T))
     check_partners(t)
     assert all(step.partner for step in t.steps)
-    for i in range(2):                                    # that after the MLP runs back first
-        first, second, late, early = (s for s in t.steps if s.name == f"trunk.h.{i}.residual")
-        assert (first.partner, second.partner) == (early, late)
+    for i in range(2):                                    # that of the output runs back first
+        dropped, out, out_back, dropped_back = (
+            s for s in t.steps if s.name == f"trunk.h.{i}.attn.dropout")
+        assert (out.partner, dropped.partner) == (out_back, dropped_back)
 
 
 def test_partners_are_right_when_passes_cross(build):
@@ -313,11 +313,9 @@ def check_gradients(t, model):
             assert (key in step.gradients) == floats
             if id(value) in parameters:
                 p, grad = parameters[id(value)], step.gradients[key]
-                assert (grad is not None) == p.trainable
-                assert p.trainable or step.reasons[key] == FROZEN
+                # Of a frozen one only the products are saved.
+                assert grad is not None or not p.trainable and step.reasons[key] == FROZEN
                 added.setdefault(id(value), []).append(grad)
-            elif step.op == "residual" and key == "branch":
-                assert step.reasons.get(key, "nothing below x learns") == "nothing below x learns"
             else:
                 assert step.reasons.get(key, BELOW) == BELOW
             if step.gradients.get(key) is not None:
@@ -438,12 +436,13 @@ def test_all_is_restored_also_after_an_exception(build, error):
     model = build()
     before = state(model)
     with pytest.raises(error, match="boom") if error else nullcontext(), minifpt.trace(model) as t:
-        assert F.attention is not before[0]["attention"]
+        assert state(model)[:3] == before[:3]             # no table is touched
         assert all("forward" not in vars(layer) for _, layer in layers.named_layers(model))
         run(model, batch())
         if error:
             raise error("boom")
     assert state(model) == before and t.outputs[""].shape == (2, 2, 4)
+    assert (layers.TRACE.get(), guards.RUN.get(), fast.ops()) == (None, guards.checked_form, fast)
     with minifpt.trace(model):                            # and another can begin
         pass
 
@@ -454,23 +453,87 @@ def test_an_operation_that_fails_is_recorded_without_output(build):
     with minifpt.trace(model) as t:
         with pytest.raises(ValueError, match="ids run from 0 to 99"):
             model.forward(np.array([[0, 99]]))
-        with pytest.raises(ValueError, match="qkv has shape"):
-            F.attention(np.ones((1, 2, 7)), 2)
+        with pytest.raises(ValueError, match="q has shape"):
+            F.attention(*np.ones((3, 1, 2, 7)))
         model.forward(batch())
     assert [s.name for s in t.steps[:3]] == ["input.embedding", "attention", "input.linear"]
     assert not any(s.inside for s in t.steps if s.op not in ("softmax", "dropout"))
     assert t.steps[0].output is None
 
 
-def test_a_second_trace_is_refused(build):
-    """The second one raises one clear line, and the first one continues."""
-    model, other = build(), build()
+def test_two_traces_of_a_model_record_the_same(build):
+    """The inner one ends first, and the outer one goes on."""
+    model, x = build(), batch()
+    with minifpt.trace(model) as outer:
+        with minifpt.trace(model) as inner:
+            want = run(model, x)
+            check_partners(inner)
+        n = len(outer.steps)
+        run(model, x)
+    check_partners(outer)
+    assert [s.name for s in outer.steps] == [s.name for s in inner.steps] * 2
+    assert [s.function for s in outer.steps[:n]] == [s.function for s in inner.steps]
+    close([s.output for s in outer.steps[:n]], [s.output for s in inner.steps], 0.0)
+    close([outer.outputs, outer.grads, outer.attention],
+          [inner.outputs, inner.grads, inner.attention], 0.0)
+    close(run(model, x), want)
+
+
+def test_a_trace_of_a_part_inside_a_trace_of_the_whole_has_its_own_names(build):
+    model, x = build(), batch()
+    with minifpt.trace(model) as whole, minifpt.trace(model.trunk.h[1]) as part:
+        run(model, x)
+    assert list(part.outputs) == [*BLOCK, ""]
+    close({f"trunk.h.1.{name}".rstrip("."): y for name, y in part.outputs.items()},
+          {name: whole.outputs[name] for name in whole.outputs if "h.1" in name}, 0.0)
+    names = {s.name for s in part.steps}
+    assert {"attn.softmax", "cross_entropy"} <= names and "output.linear" not in names
+    assert [s.op for s in part.steps] == [s.op for s in whole.steps]
+
+
+def test_a_change_acts_inside_another_trace_and_is_seen_there(build):
+    model, x = build(), batch()
+    with minifpt.trace(model, {"trunk.h.0.attn": lambda y: 0 * y}):
+        with minifpt.trace(model) as t:
+            logits, cache = model.forward(x)
+        with pytest.raises(ValueError, match="'trunk.h.0.attn' was changed"):
+            model.backward(logits, cache)
+    assert not t.outputs["trunk.h.0.attn"].any() and t.outputs["trunk.h.1.attn"].any()
+
+
+def test_a_layer_that_calls_its_base_class_is_one_pass(build):
+    class Twice(Linear):
+        def forward(self, x):
+            y, cache = super().forward(x)
+            return 2.0 * y, cache
+
+        def backward(self, dy, cache):
+            return super().backward(2.0 * dy, cache)
+    model, x = build(), batch()
+    model.output.__class__ = Twice
+    want = run(model, x)
+    t, got = traced(model, x)
+    close(got, want)
+    logits, _ = model.forward(x, True, rng(5))
+    close(t.outputs["output"], logits)
+    close(t.outputs[""], logits)
+
+
+def test_a_trace_around_a_training_records_it(build):
+    task = minifpt.tasks.get("bit-xor", n=2)
+
+    def train():
+        model = minifpt.FPT.for_task(task, "random:2x2x8")
+        return model, minifpt.train(model, task, 3, 2, eval_every=3, test_examples=2,
+                                    progress=False)["train_loss"]
+    _, want = train()
+    model = minifpt.FPT.for_task(task, "random:2x2x8")
     with minifpt.trace(model) as t:
-        with pytest.raises(ValueError, match="^trace: another trace is open; close it first$"):
-            with minifpt.trace(other):
-                raise AssertionError("it entered")
-        run(model, batch())
-    assert len(t.outputs) == 26
+        losses = minifpt.train(model, task, 3, 2, eval_every=3, test_examples=2,
+                               progress=False)["train_loss"]
+    np.testing.assert_allclose(losses, want, rtol=1e-5)
+    assert sum(s.name == "input.linear" for s in back(t)) == 3
+    check_partners(t)
 
 
 @pytest.mark.parametrize("thing", [None, 3, np.zeros(3), minifpt.GPT2, F, {"forward": 1}])
@@ -505,6 +568,30 @@ def test_other_threads_are_not_recorded(build, T):
     close([t.outputs, t.grads, t.attention], [alone.outputs, alone.grads, alone.attention], 0.0)
 
 
+def test_two_threads_trace_one_model_at_once(build):
+    """Each trace has what its own thread runs, and the methods are as before when both ended."""
+    model, x = build(), batch()
+    before, together, traces = state(model), threading.Barrier(2), {}
+
+    def work(i):
+        together.wait()
+        for _ in range(4):                                # one opens while the other one is open
+            with minifpt.trace(model, {f"trunk.h.{i}.mlp": lambda y: 0 * y}) as t:
+                model.forward((1.0 + i) * x)
+            traces[i] = t
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert state(model) == before
+    for i, t in traces.items():
+        with minifpt.trace(model, {f"trunk.h.{i}.mlp": lambda y: 0 * y}) as alone:
+            model.forward((1.0 + i) * x)
+        close(t.outputs, alone.outputs, 0.0)
+        assert [s.name for s in t.steps] == [s.name for s in alone.steps]
+
+
 @pytest.mark.parametrize("n_tokens", [8, 60])
 def test_a_traced_model_generates_the_same_text(randomise, n_tokens):
     """Also beyond the last position."""
@@ -515,8 +602,8 @@ def test_a_traced_model_generates_the_same_text(randomise, n_tokens):
         got = lm.generate(ids, n_tokens, temperature=0.9, seed=4)
     np.testing.assert_array_equal(got, want)
     steps = [s for s in t.steps if s.name == "trunk.h.1.attn.attention"]
-    assert len(steps) == n_tokens and steps[0].inputs["past"] is None
+    assert len(steps) == n_tokens and steps[0].inputs["q"].shape == (2, 2, 10, 4)
     for n, step in enumerate(steps[1:20], 11):
-        assert step.inputs["past"][0].shape == (2, 2, n - 1, 4)
+        assert step.inputs["q"].shape == (2, 2, 1, 4) and step.inputs["k"].shape == (2, 2, n, 4)
         assert step.cache.probabilities.shape == (2, 2, 1, n)
         close(step.function(**step.inputs)[0], step.output, 0.0)

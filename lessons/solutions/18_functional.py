@@ -19,7 +19,6 @@ from minifpt.functional import (
     CrossEntropyCache,
     DropoutCache,
     EmbeddingCache,
-    GroupedHeadsCache,
     LastTokensCache,
     LayerNormCache,
     LinearCache,
@@ -33,10 +32,10 @@ from minifpt.functional import (
     UnembeddingCache,
     causal_mask,
     in_four,
-    merge_heads,
+    repeat_heads,
     rotate,
     sigmoid,
-    split_heads,
+    sum_heads,
 )
 
 # ------------------------------------------------------------------------------ lesson 1
@@ -95,15 +94,15 @@ def cross_entropy_backward(dy, cache):
 # ------------------------------------------------------------------------------ lesson 3
 
 
-def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
+def layer_norm(x, w, b, eps=1e-5):
     centred = x - x.mean(axis=-1, keepdims=True)
     rstd = 1.0 / np.sqrt((centred ** 2).mean(axis=-1, keepdims=True) + eps)
     xhat = centred * rstd
-    return xhat * w + b, LayerNormCache(xhat, rstd, w, need)
+    return xhat * w + b, LayerNormCache(xhat, rstd, w)
 
 
 def layer_norm_backward(dy, cache):
-    xhat, rstd, w, _ = cache
+    xhat, rstd, w = cache
     g = dy * w
     along = (g * xhat).mean(axis=-1, keepdims=True)
     dx = (g - g.mean(axis=-1, keepdims=True) - xhat * along) * rstd
@@ -114,9 +113,9 @@ def layer_norm_backward(dy, cache):
 # ------------------------------------------------------------------------------ lesson 4
 
 
-def positions(x, w, start=0, need=(True, True)):
+def positions(x, w, start=0):
     tokens = slice(start, start + x.shape[1])
-    return x + w[tokens], PositionsCache(tokens, w.shape, x.shape, need)
+    return x + w[tokens], PositionsCache(tokens, w.shape, x.shape)
 
 
 def positions_backward(dy, cache):
@@ -137,41 +136,32 @@ def dropout_backward(dy, cache):
     return dy if cache.mask is None else dy * cache.mask
 
 
-def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
-    q, k, v = split_heads(qkv, n_head)                    # (B, H, T, D) each
-    if past is not None:
-        k, v = np.concatenate([past[0], k], axis=2), np.concatenate([past[1], v], axis=2)
-    S = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])   # (B, H, T, P+T)
+def attention(q, k, v, p=0.0, rng=None, causal=True):
+    H, D = q.shape[1], q.shape[3]
+    S = q @ repeat_heads(k, H).swapaxes(-1, -2) / math.sqrt(D)      # (B, H, T, S)
     if causal:
         S = S + causal_mask(*S.shape[-2:], S.dtype)
     A, _ = softmax(S)
     dropped, cache = dropout(A, p, rng)
-    return merge_heads(dropped @ v), AttentionCache(q, k, v, A, cache.mask)
+    return dropped @ repeat_heads(v, H), AttentionCache(q, k, v, A, cache.mask, False)
 
 
 # ------------------------------------------------------------------------------ lesson 5
 
 
 def attention_backward(dy, cache):
-    q, k, v, A, mask = cache
-    B, H, T, D = q.shape
-    dy = dy.reshape(B, T, H, D).swapaxes(1, 2)            # (B, H, T, D)
+    q, k, v, A, mask, has_bias = cache
+    H, G, D = q.shape[1], k.shape[1], q.shape[3]
     dropped = A if mask is None else A * mask
-    dA = dropout_backward(dy @ v.swapaxes(-1, -2), DropoutCache(mask))
-    dS = softmax_backward(dA, SoftmaxCache(A)) / math.sqrt(D)
-    parts = dS @ k, dS.swapaxes(-1, -2) @ q, dropped.swapaxes(-1, -2) @ dy
-    return np.concatenate([merge_heads(part) for part in parts], axis=-1)
+    dA = dropout_backward(dy @ repeat_heads(v, H).swapaxes(-1, -2), DropoutCache(mask))
+    dS = softmax_backward(dA, SoftmaxCache(A))
+    dq = dS @ repeat_heads(k, H) / math.sqrt(D)
+    dk = sum_heads(dS.swapaxes(-1, -2) @ q, G) / math.sqrt(D)
+    dv = sum_heads(dropped.swapaxes(-1, -2) @ dy, G)
+    return dq, dk, dv, dS.sum(axis=0) if has_bias else None
 
 
 # ------------------------------------------------------------------------------ lesson 6
-
-
-def residual(x, branch):
-    return x + branch, None
-
-
-def residual_backward(dy, dbranch):
-    return dy + dbranch
 
 
 def gelu(x):
@@ -230,8 +220,8 @@ def embedding_backward(dy, cache):
     return dw
 
 
-def bias(x, b, need=(True, True)):
-    return x + b, BiasCache(x.shape, need)
+def bias(x, b):
+    return x + b, BiasCache(x.shape)
 
 
 def bias_backward(dy, cache):
@@ -287,13 +277,13 @@ def lstm_backward(dy, cache):
             np.tensordot(h[:, :-1], da, (rows, rows)), da.sum(axis=rows))
 
 
-def rms_norm(x, w, eps=1e-6, need=(True, True)):
+def rms_norm(x, w, eps=1e-6):
     rstd = 1.0 / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps)
-    return x * rstd * w, RMSNormCache(x * rstd, rstd, w, need)
+    return x * rstd * w, RMSNormCache(x * rstd, rstd, w)
 
 
 def rms_norm_backward(dy, cache):
-    xhat, rstd, w, _ = cache
+    xhat, rstd, w = cache
     g = dy * w
     dx = (g - xhat * (g * xhat).mean(axis=-1, keepdims=True)) * rstd
     return dx, (dy * xhat).sum(axis=tuple(range(dy.ndim - 1)))
@@ -316,31 +306,15 @@ def multiply_backward(dy, cache):
     return dy * cache.up, dy * cache.gate
 
 
-def rope(x, n_head, base=10000.0, start=0):
-    T, half = x.shape[1], x.shape[2] // n_head // 2
+def rope(x, base=10000.0, start=0):
+    T, half = x.shape[2], x.shape[3] // 2
     angles = np.arange(start, start + T)[:, None] / base ** (np.arange(half) / half)
-    cos, sin = (f(angles)[:, None].astype(x.dtype) for f in (np.cos, np.sin))
+    cos, sin = (f(angles).astype(x.dtype) for f in (np.cos, np.sin))
     return rotate(x, cos, sin), RopeCache(cos, sin, x.shape)
 
 
 def rope_backward(dy, cache):
     return rotate(dy, cache.cos, -cache.sin)
-
-
-def grouped_heads(q, k, v, n_head):
-    B, T, C = q.shape
-    D = C // n_head
-    repeated = [a.reshape(B, T, -1, 1, D).repeat(C // a.shape[2], axis=3).reshape(B, T, C)
-                for a in (k, v)]
-    return np.concatenate([q, *repeated], axis=2), GroupedHeadsCache(q.shape, k.shape, n_head)
-
-
-def grouped_heads_backward(dqkv, cache):
-    (B, T, C), shape = cache.q_shape, cache.k_shape
-    D = C // cache.n_head
-    dq, dk, dv = np.split(dqkv, 3, axis=2)
-    return dq, *(d.reshape(B, T, shape[2] // D, -1, D).sum(axis=3).reshape(shape)
-                 for d in (dk, dv))
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ print(minifpt.gradcheck(F.layer_norm, F.layer_norm_backward, (row[None], xhat, r
 # ## Twelve blocks train, on your own file
 #
 # Write `layer_norm` and `layer_norm_backward` in `mine.py`. The first returns $y$ and
-# `LayerNormCache(xhat, rstd, w, need)`, where `rstd` is one over the root.
+# `LayerNormCache(xhat, rstd, w)`, where `rstd` is one over the root.
 #
 # Now twelve blocks with the factor 2 learn digits. The model's last layer begins with zeros, so
 # that the loss begins with $\log 10$. Without layer norm, can a smaller learning rate help? How
@@ -301,7 +301,8 @@ W = rng.standard_normal((C, 3 * C)) / np.sqrt(C)          # frozen
 def attention_map(scale):
     """scale (C,) -> A (T, T): row t says where token t looks."""
     a, _ = F.layer_norm(tokens, scale, np.zeros(C))
-    return F.attention(a @ W, n_head=1)[1].probabilities[0, 0]
+    q, k, v = np.split((a @ W)[:, None], 3, axis=-1)          # one head
+    return F.attention(q, k, v)[1].probabilities[0, 0]
 
 
 def train_scale(target, rate=0.1, h=1e-4):

@@ -179,13 +179,14 @@ picture(fig)
 # twelfth of $\log 2$ in the mean. (One run of each.) When the model writes, the next flip is not
 # there yet to be looked at.
 #
-# Here is the library's attention, all heads at once. `qkv` is `(B, T, 3C)`: first all queries, then
-# all keys, then all values. `causal_mask` is a matrix of 0 and $-\infty$. `p` is for **dropout**,
-# which sets some shares to 0 at random in training; here it is 0. `past` holds the keys and values
-# of earlier tokens, for models that write text.
+# Here is the library's attention, all heads at once: `q`, `k` and `v` are `(B, H, T, D)`.
+# `causal_mask` is a matrix of 0 and $-\infty$. `p` is for **dropout**, which sets some shares to 0
+# at random in training; here it is 0. (`repeat_heads` returns keys and values as they are, unless
+# several heads share them, as in lesson 21. A model that writes text has more keys than queries:
+# those of the earlier tokens, too.)
 
 # %%
-show(F.attention, lines=("q, k, v =", "return"))
+show(F.attention, lines=("scores =", "return"))
 
 # %% [markdown]
 # ## Positions
@@ -197,9 +198,10 @@ show(F.attention, lines=("q, k, v =", "return"))
 guess = ...
 
 # %%
-qkv = rng.standard_normal((1, 10, 3 * 8))
+qkv = rng.standard_normal((3, 1, 2, 10, 4))               # queries, keys, values: 2 heads
 order = np.r_[rng.permutation(9), 9]                      # the last token stays
-moved = np.abs(F.attention(qkv[:, order], 2)[0] - F.attention(qkv, 2)[0])[0, -1].max()
+shuffled, y = F.attention(*qkv[..., order, :])[0], F.attention(*qkv)[0]
+moved = np.abs(shuffled - y)[..., -1, :].max()
 reveal(guess, "yes" if moved > 1e-12 else "no")
 
 # %% [markdown]

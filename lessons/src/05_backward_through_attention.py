@@ -187,10 +187,10 @@ guess = ...
 def lengths(size, T=32, D=16, H=8):
     """Lengths of dS and of dv, with queries of a given size."""
     rng = np.random.default_rng(0)
-    q, k, v, dy = rng.standard_normal((4, 1, T, H * D))
-    _, cache = F.attention(np.concatenate([size * q, k, v], axis=-1), H)
-    dA = dy.reshape(1, T, H, D).swapaxes(1, 2) @ cache.v.swapaxes(-1, -2)
-    dv = F.attention_backward(dy, cache)[..., 2 * H * D:]
+    q, k, v, dy = rng.standard_normal((4, 1, H, T, D))
+    _, cache = F.attention(size * q, k, v)
+    dA = dy @ v.swapaxes(-1, -2)
+    _, _, dv, _ = F.attention_backward(dy, cache)
     dS = F.softmax_backward(dA, F.SoftmaxCache(cache.probabilities))
     return np.linalg.norm(dS), np.linalg.norm(dv)
 
@@ -210,8 +210,9 @@ curves({"dv": length_v / length_v[0], "dS": length_S / length_S[0]}, "Sharper an
 #
 # ## One head recalls, on your own gradient
 #
-# Write `attention_backward` in `mine.py`. `mask` in its cache is dropout's, not the causal mask:
-# $v$ met `A * mask`, or `A` where `mask` is `None`. Then the head of lesson 4 trains again: the
+# Write `attention_backward` in `mine.py`. It returns `dq`, `dk`, `dv` and `dbias`, which is `None`
+# where there was no bias. `mask` in its cache is dropout's, not the causal mask: $v$ met
+# `A * mask`, or `A` where `mask` is `None`. Then the head of lesson 4 trains again: the
 # gradient that reaches the layers below it is now yours as well.
 
 # %%
@@ -258,18 +259,23 @@ check("multi_query_backward", multi_query_backward)
 # %% [markdown]
 # ## Going further
 #
-# **A whole step** of a small model on bit XOR. The strip on top shows every operation; the way back
-# starts at the loss on the right. Pink operations have weights that are trained, hatched ones
-# frozen weights. Below stand results for one example, each over a gradient that the operation
-# computes on its way back: its label says which. At the bottom left the loss and how far each group
-# moved. `whole` in a cell of its own shows the step as a page.
+# **A whole step** of a small model on bit XOR is a page: `whole` in a cell of its own shows every
+# operation, forward and then back, with its numbers. Here is one of its matrices: $dS$ of one head
+# in the last block, for one example. The first five rows are 0: the loss reads the answers of the
+# last five tokens only. Each row adds up to 0: moving all scores of a row together changes no
+# share.
 
 # %%
 bits = minifpt.tasks.get("bit-xor")
 small = minifpt.FPT.for_task(bits, "random:2x4x32", seed=0, dropout=0.0)
 small.freeze(minifpt.FreezeMask.fpt())
 whole = minifpt.steps(small, bits, progress=False)
-picture(whole.figure())
+back = next(s for s in whole.data["steps"] if s["back"] and s["name"].endswith("attn.softmax"))
+dS = whole.array(back["out"][0]["array"])[0, 0]           # of the first example and head
+fig, (ax,) = figure(1, width=3.4, height=3.2)
+matrix(ax, dS, "dS", "key of token", digits=None)
+ax.set_ylabel("query of token")
+picture(fig)
 
 # %% [markdown]
 # **3.** *Open.* Most entries of $dS$ are close to 0. If we knew which, we could skip them. But we

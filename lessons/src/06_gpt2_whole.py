@@ -25,7 +25,7 @@ from minifpt.exercises import check
 from minifpt.exercises.lesson import bars, color, curves, figure, matrix, picture, reveal, show
 from minifpt.exercises.track import written
 from minifpt.files.tokenizer import Bytes
-from minifpt.layers import Block, blocks_backward
+from minifpt.layers import MLP, Attention, Block, LayerNorm
 
 # %% [markdown]
 # ## Ten lines
@@ -95,8 +95,10 @@ print(f"nats a byte, by our lines: {nats(gpt2(x)):.4f}, by the library: {whole:.
 # %%
 with minifpt.trace(lm) as t:
     lm.logits(x)
-stages = [t.outputs["trunk.wpe"], *(step.output for step in t.steps if step.op == "residual")]
 NAMES = [f"h.{i}.{part}" for i in range(trunk.config.n_layer) for part in ("attn", "mlp")]
+stages = [t.outputs["trunk.wpe"]]                         # then the sum with each part
+for name in NAMES:
+    stages.append(stages[-1] + t.outputs[f"trunk.{name}"])
 
 
 def sign(byte):
@@ -164,10 +166,10 @@ bars(loss_cut, "One part cut, the other eleven as they were (dotted: whole)", "n
 #    ds = du + \text{ln}_1^\top\,\text{attn}^\top du $$
 #
 # So $ds$ contains $ds'$ itself, unchanged, whatever the parts do. The library goes through the
-# blocks in this way, the last one first. (A cache of `None` is for lesson 7.)
+# blocks in this way, the last one first. (`last` is for lesson 7.)
 
 # %%
-show(blocks_backward)
+show(Block.backward)
 
 # %% [markdown]
 # Now we break it. On the way back we forget the connection past attention: the block hands down
@@ -188,7 +190,8 @@ class Forgetful(Block):
 def wrong_gradients(kind):
     """The names of the wrong gradients of a small block, not at its starting values"""
     rng = np.random.default_rng(0)
-    block = kind(8, 2, dtype=np.float64)
+    norms = [LayerNorm(8, dtype=np.float64) for _ in range(2)]
+    block = kind(norms[0], Attention(8, 2, dtype=np.float64), norms[1], MLP(8, dtype=np.float64))
     for p in block.parameters():
         p.data += 0.5 * rng.standard_normal(p.data.shape)
     errors = minifpt.gradcheck(block, rng.standard_normal((2, 5, 8))).errors
@@ -204,13 +207,13 @@ print("wrong:", wrong_gradients(Forgetful), "and in the library's:", wrong_gradi
 #
 # ## A language model, on your own file
 #
-# Write `residual` and `residual_backward` in `mine.py`. A small GPT-2, 2 blocks and 48 channels,
-# then reads the ends of five novels, which ship with minifpt.
+# Write `gelu` and `gelu_backward` in `mine.py`. A small GPT-2, 2 blocks and 48 channels, then
+# reads the ends of five novels, which ship with minifpt.
 
 # %%
 GPT2_PARTS = [name + half for half in ("", "_backward") for name in (
-    "embedding", "positions", "layer_norm", "linear", "attention", "residual", "gelu",
-    "unembedding", "cross_entropy")]
+    "embedding", "positions", "layer_norm", "linear", "attention", "gelu", "unembedding",
+    "cross_entropy")]
 tiny = minifpt.GPT2Config(n_layer=2, n_head=2, n_embd=48, n_positions=32, vocab_size=256,
                           dropout=0.0, initializer_range=0.08)
 with written("mine.py", *GPT2_PARTS) as whose:

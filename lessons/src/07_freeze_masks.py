@@ -154,11 +154,11 @@ print("as shares of full: products", (parts.sum(axis=1) / parts[0].sum()).round(
 # not exactly: attention, GELU and layer norm are not in the bars. (A dot is the fastest of 16
 # rounds.)
 #
-# The library goes through the blocks from the bottom. From the first block that learns on, it keeps
-# what the way back will read (`keep`). Below that block it keeps nothing.
+# Before a step the library asks which block is the lowest that has to run back. From that block on
+# it keeps what the way back will read. Below it, it keeps nothing.
 
 # %%
-show(minifpt.layers.blocks_forward, lines=("keep =", "caches.append"))
+show(minifpt.gpt2.Trunk.lowest_block)
 
 # %% [markdown]
 # ## Stopping too early
@@ -217,8 +217,7 @@ for kind in (minifpt.GPT2, KeepsNothing):
 
 # %%
 FPT_PARTS = [name + half for half in ("", "_backward") for name in (
-    "linear", "positions", "layer_norm", "attention", "residual", "gelu", "last_tokens",
-    "cross_entropy")]
+    "linear", "positions", "layer_norm", "attention", "gelu", "last_tokens", "cross_entropy")]
 with written("mine.py", *FPT_PARTS) as whose:
     xor = minifpt.tasks.get("bit-xor")
     history = minifpt.train(minifpt.FPT.for_task(xor, "minigpt-language", dropout=0.0), xor, 300,

@@ -27,12 +27,7 @@ from tqdm import tqdm
 import minifpt
 from minifpt.exercises import check, own
 from minifpt.exercises.lesson import color, curves, reveal, show
-from minifpt.functional import (
-    DropoutCache,
-    SoftmaxCache,
-    dropout_backward,
-    merge_heads,
-)
+from minifpt.functional import DropoutCache, SoftmaxCache, dropout_backward
 
 # %% [markdown]
 # ## An empty file
@@ -120,18 +115,15 @@ def train(path, anyway=False):
 
 
 def attention_backward(dy, cache):
-    q, k, v, A, mask = cache
-    B, H, T, D = q.shape
-    dy = dy.reshape(B, T, H, D).swapaxes(1, 2)            # (B, H, T, D)
+    q, k, v, A, mask, _ = cache                           # (B, H, T, D) and (B, H, T, T)
     kept = A if mask is None else A * mask
     dA = dropout_backward(dy @ v.swapaxes(-1, -2), DropoutCache(mask))
     dS = A * (dA - (dA * A).sum(axis=-1, keepdims=True))  # / math.sqrt(D)
-    parts = dS @ k, dS.swapaxes(-1, -2) @ q, kept.swapaxes(-1, -2) @ dy
-    return np.concatenate([merge_heads(part) for part in parts], axis=-1)
+    return dS @ k, dS.swapaxes(-1, -2) @ q, kept.swapaxes(-1, -2) @ dy, None
 
 
 def layer_norm_backward(dy, cache):
-    xhat, rstd, w, _ = cache
+    xhat, rstd, w = cache
     g = dy * w
     along = (g * xhat).mean(axis=-1, keepdims=True)
     dx = (g - g.mean(axis=-1, keepdims=True) - xhat * along) * rstd

@@ -20,10 +20,9 @@
 import numpy as np
 
 import minifpt
-from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import figure, matrix, picture, reveal, show
-from minifpt.tasks.base import Choices
+from minifpt.exercises.lesson import figure, matrix, picture, reveal
+from minifpt.tasks.base import Classification
 
 # %% [markdown]
 # ## What followed it?
@@ -37,7 +36,7 @@ from minifpt.tasks.base import Choices
 N, LETTERS, H = 12, 16, 4                                 # length of the string, alphabet, heads
 
 
-class Follow(Choices):
+class Follow(Classification):
     """x (B, 2N - 1, 16), letters as one-hot vectors; y (B, N - 1), read at the questions."""
 
     name, chance = "follow", 1 / LETTERS
@@ -139,11 +138,7 @@ for seed, model in enumerate(models):
 # %% [markdown]
 # `minifpt.trace(model, change={name: function})` runs the model with the output of one layer or
 # operation replaced by the function's result. We want `trunk.h.0.attn.attention`: its output $Y$
-# `(B, T, C)` holds the heads of block 0 side by side, $D = C / H$ channels each.
-
-# %%
-show(F.merge_heads)
-
+# `(B, H, T, D)` holds the heads of block 0.
 
 # %%
 def run(model, inputs, change=None):
@@ -154,21 +149,15 @@ def run(model, inputs, change=None):
 
 
 def outputs(t):
-    """The heads' outputs side by side, of each block: [Y (B, T, C)]."""
+    """The heads' outputs, of each block: [Y (B, H, T, D)]."""
     return [step.output for step in t.steps if step.op == "attention"]
-
-
-def channels(head, C=64):
-    """The channels of one head in Y."""
-    return slice(head * C // H, (head + 1) * C // H)
 
 
 def change_heads(block, heads, value):
     """A change for a trace: these heads of a block have the outputs that they have in ``value``."""
     def changed(Y):
         for head in heads:
-            part = channels(head, Y.shape[-1])
-            Y[..., part] = value[..., part]
+            Y[:, head] = value[:, head]
         return Y
     return {f"trunk.h.{block}.attn.attention": changed}
 

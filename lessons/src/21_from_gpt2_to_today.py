@@ -68,9 +68,10 @@ def llama_score(m, n):
     """The same in block 0 of the Llama -> (H,)"""
     block = llama.trunk.h[0]
     x, _ = block.ln_1.forward(llama.wte.weight.data[PAIR])
-    q, _ = F.rope(block.attn.q_proj.forward(x[:1])[0][None], H, start=m)
-    k, _ = F.rope(block.attn.k_proj.forward(x[1:])[0][None], H, start=n)
-    return (q * k).reshape(H, D).sum(axis=1) / np.sqrt(D)
+    q, k = (F.split_heads(layer.forward(token)[0][None], H) for layer, token in (
+        (block.attn.q_proj, x[:1]), (block.attn.k_proj, x[1:])))
+    q, k = F.rope(q, start=m)[0], F.rope(k, start=n)[0]   # (1, H, 1, D)
+    return (q * k).sum(axis=-1)[0, :, 0] / np.sqrt(D)
 
 
 m = np.arange(8, 256)
@@ -140,21 +141,21 @@ for name, report in zip(("five tokens", "one token"), reports, strict=True):
 T = {name: p.data for name, p in llama.named_parameters()}     # the tensors, by name
 
 
-def rotated_qkv(q, k, v, mistake=None, base=10_000.0):
-    """q, k, v (B, T, C) -> the three side by side (B, T, 3C), queries and keys rotated"""
+def rotated(q, k, v, mistake=None, base=10_000.0):
+    """q, k, v (B, H, T, D) -> the three, queries and keys rotated"""
     base = 500_000.0 if mistake == "another base" else base
 
     def turn(x, start=0):
         if mistake != "neighbouring channels paired":
-            return F.rope(x, H, base, start)[0]
-        apart = np.arange(C).reshape(H, D // 2, 2).swapaxes(1, 2).ravel()     # 0 2 4 ... 1 3 5 ...
+            return F.rope(x, base, start)[0]
+        apart = np.r_[0:D:2, 1:D:2]                       # 0 2 4 ... 1 3 5 ...
         y = np.empty_like(x)
-        y[..., apart] = F.rope(x[..., apart], H, base, start)[0]
+        y[..., apart] = F.rope(x[..., apart], base, start)[0]
         return y
 
     k = k if mistake == "keys not rotated" else turn(k, int(mistake == "keys one place off"))
     v = turn(v) if mistake == "values rotated, too" else v
-    return np.concatenate([turn(q), k, v], axis=-1)
+    return turn(q), k, v
 
 
 def rms(x, w, mistake, eps=1e-6):
@@ -178,8 +179,9 @@ def by_hand(ids, mistake=None, base=10_000.0):
             return x @ T[f"{block}.{name}_proj.weight"]
 
         y = rms(x, T[f"{block}.ln_1.weight"], mistake)
-        qkv = rotated_qkv(*(linear(y, f"attn.{letter}") for letter in "qkv"), mistake, base)
-        x = x + linear(F.attention(qkv, H)[0], "attn.o")
+        q, k, v = (F.split_heads(linear(y, f"attn.{letter}"), H) for letter in "qkv")
+        a, _ = F.attention(*rotated(q, k, v, mistake, base))
+        x = x + linear(F.merge_heads(a), "attn.o")
         y = rms(x, T[f"{block}.ln_2.weight"], mistake)
         x = x + linear(gated(linear(y, "mlp.gate"), linear(y, "mlp.up"), mistake), "mlp.down")
     return rms(x, T["trunk.ln_f.weight"], mistake) @ T["wte.weight"].T

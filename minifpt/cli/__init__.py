@@ -4,7 +4,6 @@ import argparse
 import errno
 import importlib
 import os
-import re
 import sys
 import traceback
 import warnings
@@ -21,7 +20,6 @@ GROUPS = {
         "info": ("weights", "Show versions, threads, and the folders of weights and data.")},
     "Look inside": {
         "summary": ("viewing", "Show a model's parameter groups and which are trained."),
-        "plan": ("training", "Predict a run's time and memory from a few seconds of training."),
         "steps": ("viewing", "Show one training step, forward and backward, as an HTML file."),
         "report": ("viewing", "Write an HTML page on a run: result, curves, answers, and what "
                               "moved."),
@@ -44,9 +42,6 @@ GROUPS = {
         "check": ("lessons", "Check the functions of your own file or of notebooks, and name the "
                              "next one.")}}
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
-# Names that other programs give to an option.
-SYNONYMS = {"epochs": "--steps", "iterations": "--steps", "learning-rate": "--lr",
-            "weights": "--model"}
 
 
 def main(argv=None):
@@ -63,8 +58,8 @@ def main(argv=None):
             warnings.simplefilter("ignore", RuntimeWarning)     # Diverged tells more
             _, unknown = parser(argv).parse_known_args(argv, args)
             if unknown:
-                args.parser.error(f"unrecognized arguments: {' '.join(unknown)}"
-                                  f"{advice(unknown[0].partition('=')[0], args.parser)}")
+                near = suggestion(unknown[0].partition("=")[0], args.parser._option_string_actions)
+                args.parser.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
             status = args.run(args) or 0
             sys.stdout.flush()
             return status
@@ -86,7 +81,7 @@ def main(argv=None):
         return 2
     except KeyboardInterrupt as e:
         message = str(e) or "interrupted"
-        if "go on from" in message:
+        if getattr(e, "folder", None) is not None:        # of training.Interrupted
             message += f": {resuming(args, argv)}"
         print(f"minifpt: {message}", file=sys.stderr)
         return 130
@@ -97,17 +92,6 @@ def main(argv=None):
               "or takes or returns something else than it should; --traceback shows where",
               file=sys.stderr)
         return 2
-
-
-def advice(flag, command):
-    """Return in brackets what a user may have meant by an option that a command lacks, or ""."""
-    flags = [name for action in command._actions for name in action.option_strings
-             if not (action.dest.startswith("option:") and action.help is argparse.SUPPRESS)]
-    if flag == "--task" and "--tasks" not in flags:
-        return f" (a task stands alone: {command.prog} bit-xor)"
-    if "--rates" in flags and re.fullmatch(r"[\d.e+-]+", flag):
-        return " (several learning rates follow --rates)"
-    return suggestion(flag, flags, {word: name for word, name in SYNONYMS.items() if name in flags})
 
 
 def resuming(args, argv):

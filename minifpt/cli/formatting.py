@@ -1,12 +1,10 @@
-"""Format help, rows and tables so that they fit the terminal."""
+"""Format help so that it fits the terminal, and rows."""
 
 import argparse
-import re
 import shlex
 import shutil
 import sys
 import textwrap
-from itertools import groupby, zip_longest
 
 from ..spelling import suggestion
 
@@ -69,38 +67,7 @@ def labelled(label, text, indent):
     return f"\n{' ' * indent}".join(lines)
 
 
-def say(text):
-    """Print a text, its lines broken between words to fit the terminal.  A Markdown table in it
-    gets aligned columns."""
-    for is_table, lines in groupby(str(text).split("\n"), lambda line: line.startswith("|")):
-        if is_table:
-            head, _, *rows = [[cell.strip().replace("\\|", "|")
-                               for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
-            print(aligned([head, *rows]))
-        else:
-            for line in lines:
-                print("\n".join(wrap(line, columns() - 1)))
-
-
 def print_rows(rows):
     """Print {name: value}, a line each."""
     for name, value in rows.items():
-        print(labelled(name, str(value), 19))
-
-
-def aligned(rows):
-    """Return rows of cells as text in aligned columns, the first row as a head.  Where they are
-    wider than the terminal, the lines of the widest columns are broken between words."""
-    cells_of = [*zip(*rows, strict=True)]
-    widths = [max(map(len, cells)) for cells in cells_of]
-    words = [max(len(word) for cell in cells for word in cell.split() or [""])
-             for cells in cells_of]
-    while sum(widths) + 2 * len(widths) > columns() + 1 and widths != words:
-        widest = max(range(len(widths)), key=lambda i: (widths[i] > words[i]) * widths[i])
-        widths[widest] -= 1
-    lines = []
-    for row in [rows[0], ["-" * width for width in widths], *rows[1:]]:
-        cells = [wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
-        lines += ["  ".join(map(str.ljust, parts, widths)).rstrip()
-                  for parts in zip_longest(*cells, fillvalue="")]
-    return "\n".join(lines)
+        print(f"{name:19}{value}")

@@ -5,10 +5,10 @@ from pathlib import Path
 from ..experiments import compare as experiments
 from ..experiments import reproduce as paper
 from ..experiments.tables import Arm
-from ..tasks import member, task_class
+from ..tasks import optional, task_class
 from ..trunks.forms import STARTS
 from . import options as shared
-from .formatting import print_rows, say
+from .formatting import print_rows
 from .options import option, takes
 
 SETTINGS = ("steps", "batch_size", "lr", "schedule", "dropout")
@@ -37,21 +37,22 @@ def executor_of(address):
     option("--start", nargs="+", choices=["drawn", *STARTS], default=["drawn"], metavar="START",
            help="starts of the input layer, each with every trunk: drawn, aligned, opposed "
                 "(default: drawn)"),
-    option("--seeds", type=shared.whole, default=5, help="number of seeds (default: 5)"),
-    option("--first-seed", type=shared.seed, default=0, metavar="SEED",
+    option("--seeds", type=int, default=5, help="number of seeds (default: 5)"),
+    option("--first-seed", type=int, default=0, metavar="SEED",
            help="lowest seed (default: 0)"),
     option("--rates", type=float, nargs="+", default=(), metavar="LR", help=(
         "learning rates of a sweep for each trunk (default: none)")),
     option("--all-rates", action="store_true",
            help="run each of --rates with each seed (default: each trunk chooses one)"),
-    option("--choices", type=shared.whole, default=experiments.VALIDATION_SEEDS, metavar="SEEDS",
+    option("--choices", type=int, default=experiments.VALIDATION_SEEDS, metavar="SEEDS",
            help="validation seeds used to choose the learning rate "
                 f"(default: {experiments.VALIDATION_SEEDS})"),
     shared.WHERE,
     *shared.run_options(*SETTINGS),
-    shared.out_option("folder to write", "runs/compare", type=shared.folder,
+    shared.out_option("folder to write", "runs/compare",
                       default=Path("runs/compare")),
-    epilog=shared.TRUNKS)
+    shared.FORCE,
+    epilog=shared.KINDS)
 def compare(args):
     if args.rates and args.lr is not None:
         raise ValueError("compare: expected --lr or --rates, not both")
@@ -59,9 +60,9 @@ def compare(args):
         raise ValueError("compare: --choices is for --rates, among which it chooses")
     for name in shared.task_names(args) if args.rates and not args.all_rates else ():
         kind = task_class(name)
-        if isinstance(kind, type) and "validation" not in member(kind, "splits"):
-            say(f"{name} has no split 'validation': its learning rates are chosen on training "
-                "examples")
+        if isinstance(kind, type) and "validation" not in optional(kind, "splits"):
+            print(f"{name} has no split 'validation': its learning rates are chosen on training "
+                  "examples")
     arms = [Arm(model, mask, adapt=None if adapter == "none" else adapter,
                 start=None if start == "drawn" else start)
             for model in args.models for mask in args.freeze for adapter in args.adapt
@@ -70,17 +71,17 @@ def compare(args):
         args.out, shared.task_names(args), arms,
         range(args.first_seed, args.first_seed + args.seeds),
         rates=args.rates, all_rates=args.all_rates, choices=args.choices, jobs=args.jobs,
-        executor=executor_of(args.dask), task_options=shared.task_options_of(args),
-        options=shared.given_options(args, *SETTINGS))
-    say(text)
+        executor=executor_of(args.dask), force=args.force,
+        task_options=shared.task_options_of(args), options=shared.given_options(args, *SETTINGS))
+    print(text)
     if args.seeds > 1:
-        say("In brackets after an accuracy: the lowest and the highest of its seeds.")
+        print("In brackets after an accuracy: the lowest and the highest of its seeds.")
     if "(edge)" in text:
-        say("(edge): the smallest or largest of --rates, so one beyond may be better.")
+        print("(edge): the smallest or largest of --rates, so one beyond may be better.")
     if "| difference |" in text:
-        say("A difference is the mean over pairs of runs with the same seed, in points"
-            + ", with a 95 % interval" * (args.seeds > 1)
-            + ". Area: the same for the mean accuracy over the curve.")
+        print("A difference is the mean over pairs of runs with the same seed, in points"
+              + ", with a 95 % interval" * (args.seeds > 1)
+              + ". Area: the same for the mean accuracy over the curve.")
     print(f"{args.out}: table.md runs.csv curves.png")
 
 
@@ -89,17 +90,18 @@ def compare(args):
            help=f"{', '.join(paper.TABLES)} (default: list them)"),
     option("--tasks", nargs="+", metavar="TASK", dest="only",
            help="train only these tasks (default: the table's)"),
-    option("--seeds", type=shared.whole, default=5, help="number of seeds (default: 5)"),
+    option("--seeds", type=int, default=5, help="number of seeds (default: 5)"),
     option("--rates", type=float, nargs="+", metavar="LR",
            help="learning rates of the sweep (default: the table's)"),
     shared.WHERE,
-    shared.out_option("folder of all tables and runs", "runs/reproduce", type=shared.folder,
-                      default=Path("runs/reproduce")))
+    shared.out_option("folder of all tables and runs", "runs/reproduce",
+                      default=Path("runs/reproduce")),
+    shared.FORCE)
 def reproduce(args):
     if args.name is None:
         print_rows({name: table.shows for name, table in paper.TABLES.items()})
     else:
         table = paper.table_of(args.name, args.only, args.rates)
-        say(experiments.reproduce(args.name, table, args.out, args.seeds, jobs=args.jobs,
-                                  executor=executor_of(args.dask)))
+        print(experiments.reproduce(args.name, table, args.out, args.seeds, jobs=args.jobs,
+                                    executor=executor_of(args.dask), force=args.force))
         print(f"{args.out}: {args.name}.md {args.name}.csv {args.name}.png")

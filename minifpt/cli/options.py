@@ -3,15 +3,14 @@
 import argparse
 import inspect
 import os
-import re
 from pathlib import Path
-from typing import NamedTuple
 
 from .. import tasks
 from ..plugins import USERS_OWN
 from ..trunks import config_for, forms
 
 DEFAULT_MODEL = "minigpt-language"
+KINDS = "'minifpt summary --help' lists every kind of MODEL"
 TRUNKS = """\
 A MODEL is one of
     minigpt-language      shipped weights ('minifpt info' lists them)
@@ -36,22 +35,9 @@ A MODEL is one of
 """
 
 
-class Option(NamedTuple):
-    """An option or argument of a command, for argparse; only ``--help-all`` shows a rare one."""
-
-    flags: tuple
-    settings: dict
-    is_rare: bool = False
-
-
 def option(*flags, **settings):
-    """Return an :class:`Option`."""
-    return Option(flags, settings)
-
-
-def rare(*options):
-    """Return the options as rare ones."""
-    return [one._replace(is_rare=True) for one in options]
+    """Return an option or argument of a command: its flags, and its settings for argparse."""
+    return flags, settings
 
 
 def takes(*options, **texts):
@@ -73,36 +59,6 @@ class Extend(argparse.Action):
         setattr(namespace, self.dest, values if is_first else [*values_before, *values])
 
 
-def seed(text):
-    """Return a seed from the command line."""
-    if not text.isdecimal() or len(text) > 18:            # 18 digits fit into 64 bits
-        raise argparse.ArgumentTypeError("expected a whole number, at least 0 and below "
-                                         f"10^18, got '{text:.30}'")
-    return int(text)
-
-
-def whole(text):
-    """Return a whole number from the command line, which must fit into 32 bits."""
-    if not re.fullmatch(r"[+-]?[0-9]+", text) or len(text) > 11 or int(text) >= 2**31:
-        raise argparse.ArgumentTypeError("expected a whole number, at most 2,147,483,647, got "
-                                         f"'{text:.20}'")
-    return int(text)
-
-
-def path(text):
-    """Return a path from the command line."""
-    if not text:
-        raise argparse.ArgumentTypeError("expected a path, got an empty text")
-    return Path(text)
-
-
-def folder(text):
-    """Return the path of a folder to write from the command line."""
-    if path(text).suffix in FILE_ENDINGS:
-        raise argparse.ArgumentTypeError(f"expected a folder, got the name of a file, '{text}'")
-    return Path(text)
-
-
 def model(text):
     """Return the name of a trunk from the command line; refuse a random one that this machine's
     memory does not hold."""
@@ -118,42 +74,42 @@ def model(text):
     return text
 
 
-FILE_ENDINGS = ".csv", ".html", ".json", ".npz", ".png", ".safetensors", ".txt"
 MODEL = option("--model", type=model, default=DEFAULT_MODEL, metavar="MODEL",
-               help="the trunk, the blocks of a transformer: a name or a file; 'random' is drawn "
-                    f"as the paper draws it, 'random@gpt2' smaller (default: {DEFAULT_MODEL})")
+               help=f"the trunk, by name or path (default: {DEFAULT_MODEL})")
 FREEZE = option("--freeze", default="fpt", metavar="MASK", help=(
-    "frozen parts: fpt (attn,mlp), full (none), output_only (all but the output), or groups and "
-    "patterns: 'attn,mlp,h.3-5.ln_1.*'; 'only:ln,output' trains these alone (default: fpt)"))
+    "frozen parts: fpt, full (none), output_only, 'attn,mlp,h.3-5.ln_1.*', or 'only:ln,output', "
+    "which trains these (default: fpt)"))
 ADAPT = option("--adapt", metavar="ADAPTER", help=(
     "lora:rank=4,on=attn.c_attn or bitfit (default: none)"))
 START = option("--start", choices=forms.STARTS, help=(
-    "start the input layer in the directions in which the first block's heads look for likeness, "
-    "or away from it (default: random)"))
-SEED = option("--seed", type=seed, default=0, help="seed of all random numbers (default: 0)")
+    "the input layer starts towards likeness for the first heads, or away (default: random)"))
+SEED = option("--seed", type=int, default=0, help="seed of all random numbers (default: 0)")
 WHERE = [
-    option("--jobs", type=whole, default=1, metavar="N",
+    option("--jobs", type=int, default=1, metavar="N",
            help="processes at a time, each with one BLAS thread (default: 1)"),
     option("--dask", metavar="ADDRESS", help=(
         "run on the Dask cluster at tcp://HOST:PORT, whose machines have minifpt and see --out, "
         "weights and data under the same paths (default: none)"))]
-def out_option(text, place, *names, **settings):
-    """Return the option for the file or folder that a command writes, by default at ``place``.
-    ``names`` are further names of the option."""
-    return option("-o", "--out", *names, dest="out", help=f"{text} (default: {place})", **settings)
 
 
+def out_option(text, place, **settings):
+    """Return the option for the file or folder that a command writes, by default at ``place``."""
+    return option("-o", "--out", type=Path, metavar="PATH", help=f"{text} (default: {place})",
+                  **settings)
+
+
+FORCE = option("--force", action="store_true", help="replace a file that is there")
 OPEN = option("--open", action="store_true", help="open the page in a browser")
 RUN_SETTINGS = {                                          # name: (type, help)
-    "steps": (whole, "training steps"), "batch_size": (whole, "examples in a step"),
+    "steps": (int, "training steps"), "batch_size": (int, "examples in a step"),
     "lr": (float, "learning rate"),
     "until": (float, "end once three tests in a row reach this accuracy, at most 1"),
     "dropout": (float, "share of activations set to 0"),
     "schedule": (None, "learning rate over time"),
     "clip": (float, "largest norm of all gradients together"),
-    "warmup": (whole, "steps over which the learning rate rises"),
-    "eval_every": (whole, "steps between tests"),
-    "test_examples": (whole, "examples in each test")}
+    "warmup": (int, "steps over which the learning rate rises"),
+    "eval_every": (int, "steps between tests"),
+    "test_examples": (int, "examples in each test")}
 # Names of options: a task's option of such a name is --task-NAME.
 RESERVED = {*RUN_SETTINGS, "model", "freeze", "adapt", "start", "seed", "out"}
 
@@ -161,7 +117,7 @@ RESERVED = {*RUN_SETTINGS, "model", "freeze", "adapt", "start", "seed", "out"}
 def run_options(*names, default="the task's", **defaults):
     """Return options for settings of a run, by the names in ``RUN_SETTINGS``."""
     return [option(f"--{name.replace('_', '-')}", type=RUN_SETTINGS[name][0],
-                   metavar="N" if RUN_SETTINGS[name][0] is whole else None,
+                   metavar="N" if RUN_SETTINGS[name][0] is int else None,
                    help=f"{RUN_SETTINGS[name][1]} (default: {defaults.get(name, default)})",
                    choices=["constant", "cosine"] if name == "schedule" else None)
             for name in names]
@@ -187,26 +143,17 @@ TASK_OPTIONS = {
 def add_options(sub, run, argv):
     """Add the options of a command to its parser.  A command with tasks gets the options of all
     tasks and shows those of the tasks that ``argv`` names."""
-    more = sub.add_argument_group("more options")
-    is_long = getattr(run, "epilog", None) is TRUNKS
-    is_all = "--help-all" in argv
     for entry in run.options:
         options = entry if isinstance(entry, list) else [entry]
-        target = sub.add_mutually_exclusive_group() if isinstance(entry, list) else (
-            more if entry.is_rare else sub)
-        for flags, settings, is_rare in options:
+        target = sub.add_mutually_exclusive_group() if isinstance(entry, list) else sub
+        for flags, settings in options:
             if settings.get("nargs") == "+" and flags[0].startswith("-"):
                 settings = settings | {"action": Extend}
-            if is_rare and not is_all:
-                settings = settings | {"help": argparse.SUPPRESS}
             target.add_argument(*flags, **settings)
     if run.options and run.options[0] is TASKS:
         add_task_options(sub, argv)
-    sub.add_argument("--help-all", action="help", help=(
-        "show all options and every kind of MODEL" if is_long else argparse.SUPPRESS))
-    sub.epilog = getattr(run, "epilog", None)
-    if is_long and not is_all:
-        sub.epilog = f"'{sub.prog} --help-all' shows all options and every kind of MODEL"
+    places = [place.metavar or place.dest.upper() for place in sub._get_positional_actions()]
+    sub.usage, sub.epilog = " ".join([sub.prog, "[options]", *places]), getattr(run, "epilog", None)
 
 
 def add_task_options(sub, argv):
@@ -249,7 +196,7 @@ def task_option_help(name, defaults, named):
 def named_tasks(sub, argv):
     """Return the tasks that a command line names, also as ``FILE.py:CLASS``."""
     words = [word for word in argv[argv.index(sub.prog.split()[-1]) + 1:]
-             if word not in ("-h", "--help", "--help-all")]
+             if word not in ("-h", "--help")]
     named = sub.parse_known_args(words)[0].tasks
     return [text for text in dict.fromkeys(named)
             if text in tasks.TASKS or USERS_OWN.fullmatch(text)]

@@ -1,4 +1,4 @@
-"""The commands for a single run: ``train`` and ``plan``."""
+"""The command for a single run: ``train``."""
 
 import sys
 from contextlib import nullcontext
@@ -6,15 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import machine, tasks
+from .. import tasks
 from ..exercises import own
-from ..experiments import compare as experiments
-from ..experiments import plan as planning
+from ..experiments import runs
 from ..files import read_json
 from ..gradients import gradcheck
 from ..training import train as training
 from . import options as shared
-from .formatting import print_rows, quoted, say
+from .formatting import quoted
 from .options import option, takes
 
 SOLVED_ACCURACY = 0.95                                    # `train` names the first step that has it
@@ -58,26 +57,25 @@ def wrong_loss(task):
     *shared.run_options("steps", "batch_size", "lr", "until",
                         until="the task's own, 0.995 for bit-xor, unless --steps is given"),
     shared.SEED,
-    shared.out_option("the run's folder", "a new runs/TASK", type=shared.folder, metavar="FOLDER"),
+    shared.out_option("the run's folder", "a new runs/TASK"),
     option("--resume", action="store_true",
            help="continue the run in --out, or the task's newest run"),
-    *shared.rare(
-        shared.ADAPT, shared.START,
-        *shared.run_options("schedule", "dropout", "clip", "warmup", "eval_every", "test_examples",
-                            clip="1", eval_every="100", test_examples="256, in the last all"),
-        option("--checkpoint-every", type=shared.whole, default=500, metavar="N",
-               help="steps between checkpoints (default: 500)"),
-        option("--functional", type=shared.path, metavar="FILE",
-               help="run your functions from a file by 'minifpt new'"),
-        option("--skip-check", action="store_true",
-               help="train even if a function of that file is wrong")),
-    epilog=shared.TRUNKS)
+    shared.ADAPT, shared.START,
+    *shared.run_options("schedule", "dropout", "clip", "warmup", "eval_every", "test_examples",
+                        clip="1", eval_every="100", test_examples="256, in the last all"),
+    option("--checkpoint-every", type=int, default=500, metavar="N",
+           help="steps between checkpoints (default: 500)"),
+    option("--functional", type=Path, metavar="FILE",
+           help="run your functions from a file by 'minifpt new'"),
+    option("--skip-check", action="store_true",
+           help="train even if a function of that file is wrong"),
+    epilog=shared.KINDS)
 def train(args):
     task = shared.make_task(args)
     out = args.out = args.out or (newest_folder if args.resume else new_folder)(task.name)
     if args.resume and args.steps is None and (out / "config.json").is_file():
         saved = read_json(out / "config.json")            # to the run's own end, not the task's
-        args.steps, args.until = saved.get("steps"), args.until or saved.get("until")
+        args.steps, args.until = saved.get("steps"), args.until or saved.get("target_accuracy")
     if args.skip_check and not args.functional:
         raise ValueError("train: --skip-check needs --functional FILE")
     name = args.tasks[0]
@@ -86,71 +84,39 @@ def train(args):
               "it)", file=sys.stderr)
     settings = shared.given_options(args, *shared.RUN_SETTINGS)
     if args.test_examples is not None:
-        settings["last_test"] = args.test_examples
+        settings["final_test_examples"] = args.test_examples
+    settings["target_accuracy"] = settings.pop("until", None)
     with own.using(args.functional, args.skip_check) if args.functional else nullcontext() as file:
         if file and not file.functions:
             raise ValueError(f"{file.path}: none of its functions is written, so the run would use "
                              "minifpt's only; 'minifpt check' names the first to write")
         for r in file.wrong if file else ():
             print(f"{file.path}: {r.name} is wrong. {r.hint}", file=sys.stderr)
-        model, history = experiments.run(
+        model, history = runs.run(
             task, args.model, out, freeze=args.freeze, adapt=args.adapt, start=args.start,
             seed=args.seed, resume=args.resume, source=name,
             checkpoint_every=args.checkpoint_every, config=file and file.settings,
             **settings)
     last = history[-1]
     total, trained = (sum(n) for n in zip(*model.counts(task.tokens).values(), strict=True))
-    if "n_positions" in model.built:
+    if model.recipe.n_positions is not None:
         print(f"{args.model} has fewer positions than the {task.tokens:,} of the task: the others "
               "were drawn as for a new trunk")
     is_whole = not args.test_examples and last["step"] == (
         args.steps or tasks.defaults_of(task)["steps"])
-    test_set = tasks.member(task, "test_set")() if is_whole else None
+    test_set = tasks.optional(task, "test_set")() if is_whole else None
     examples = (
         f"{len(test_set[0])} examples" if test_set else
         f"{args.test_examples or training.__kwdefaults__['test_examples']} random examples")
     solved = next((row["step"] for row in history if row["test_accuracy"] >= SOLVED_ACCURACY), None)
-    say(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({examples}) after "
-        f"{last['step']} steps, {last['seconds']:.0f} s"
-        + ("\n" if solved is None else f"\n{100 * SOLVED_ACCURACY:.0f} % after {solved} steps; ")
-        + f"{trained:,} of {total:,} parameters trained"
-        f"\n{out}: config.json metrics.csv checkpoint.npz curves.png")
+    print(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({examples}) after "
+          f"{last['step']} steps, {last['seconds']:.0f} s"
+          + ("\n" if solved is None else f"\n{100 * SOLVED_ACCURACY:.0f} % after {solved} steps; ")
+          + f"{trained:,} of {total:,} parameters trained"
+          f"\n{out}: config.json metrics.csv checkpoint.npz curves.png")
     if file:
-        say(f"{file.path}: {len(file.calls)} of its functions ran, {file.calls.total():,} times, "
-            "not counting calls within the file")
+        print(f"{file.path}: {len(file.calls)} of its functions ran, {file.calls.total():,} times, "
+              "not counting calls within the file")
         if uncalled := [name for name in file.functions if name not in file.calls]:
-            say(f"{file.path}: this model never called {', '.join(uncalled)}")
+            print(f"{file.path}: this model never called {', '.join(uncalled)}")
     print(f"next: minifpt report {quoted(str(out))}")
-
-
-@takes(
-    shared.TASKS, shared.MODEL, shared.FREEZE, shared.ADAPT,
-    *shared.run_options("steps", "batch_size", "dropout"), epilog=shared.TRUNKS)
-def plan(args):
-    task = shared.make_task(args)
-    options = tasks.defaults_of(task) | shared.given_options(args, "steps", "batch_size", "dropout")
-    steps, batch = options["steps"], options["batch_size"]
-    if steps < 1:
-        raise ValueError(f"plan: steps is {steps}, expected at least 1")
-    prediction = planning.plan(task, args.model, args.freeze, batch, options["dropout"], args.adapt)
-    model, config = prediction.model, prediction.model.trunk.config
-    shape = f"{config.n_layer} blocks, " if hasattr(config, "n_head") else ""
-    every, examples = map(training.__kwdefaults__.get, ("eval_every", "test_examples"))
-    test_set = tasks.member(task, "test_set")()           # in the last test
-    tests, last = (steps - 1) // every, len(test_set[0]) if test_set else examples
-    seconds = {"a step": prediction.step, f"{steps:,} steps": steps * prediction.step,
-               f"{tests:,} tests": tests * examples * prediction.test,
-               "last test": last * prediction.test}
-    notes = {f"{tests:,} tests": f", {examples} examples every {every} steps",
-             "last test": f", {last:,} examples"}
-    print_rows({
-        "run": f"{task.name} with {args.model}: {shape}{config.n_embd} channels, "
-               f"{batch} x {task.tokens} tokens, frozen: {model.built['freeze']}"
-               + (f", adapter: {args.adapt}" if args.adapt else ""),
-        **{name: planning.duration(time) + notes.get(name, "") for name, time in seconds.items()},
-        "in all": planning.duration(sum([*seconds.values()][1:]))
-                  + (", at most" if tasks.member(task, "until") else ""),
-        "memory": f"{prediction.peak / 1e6:,.0f} MB at most, "
-                  f"{prediction.weights / 1e6:,.0f} MB of it weights",
-        "measured on": f"the whole trunk, {machine.cores()} thread"
-                       f"{'' if machine.cores() == 1 else 's'}"})

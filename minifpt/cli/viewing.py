@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import gradients, tracing
 from ..experiments import runs as run_folders
+from ..experiments.tables import markdown
 from ..files import outputs
 from ..fpt import FPT
 from ..gpt2 import GPT2, GPT2Config, LanguageModel
@@ -20,7 +21,6 @@ from ..trunks.lstm import LSTM, LSTMConfig
 from ..viewer.live import page as live
 from ..viewer.steps import page as stepping
 from . import options as shared
-from .formatting import aligned, say
 from .options import option, takes
 
 
@@ -30,32 +30,26 @@ from .options import option, takes
     option("task", nargs="?", metavar="TASK", choices=live.TASKS, default=live.TASKS[0],
            help=f"first task of the page: {', '.join(live.TASKS)} (default: "
                 f"{live.TASKS[0]})"),
-    shared.out_option("page to write", "playground.html", type=shared.path,
-                      default=Path("playground.html"), metavar="FILE"),
-    shared.OPEN)
+    shared.out_option("page to write", "playground.html",
+                      default=Path("playground.html")),
+    shared.FORCE, shared.OPEN)
 def playground(args):
     with showing(args, args.out):
-        live.save(args.out, args.model, args.task)
+        live.save(args.out, args.model, args.task, args.force)
 
 
 def read(folder):
     """Return a run's folder, its task, its ``Run``, and its model before the first step."""
     task, run = run_folders.read_run(folder)
-    return folder, task, run, run_folders.at_start(folder, run.settings)
-
-
-def page_option(default):
-    """Return the option for the page that a command writes."""
-    return shared.out_option("page to write", default, "--html", type=shared.path, metavar="FILE")
+    return folder, task, run, run_folders.at_start(folder, run.config)
 
 
 @contextmanager
 def showing(args, page):
     """Print what the block has written, and open the page if --open asks for it."""
-    is_replaced = page.exists()
     yield
-    say(f"{page}: {'replaced, ' * is_replaced}{page.stat().st_size / 1e3:,.0f} kB"
-        + ("" if args.open else "; open it in a browser, or with --open"))
+    print(f"{page}: {page.stat().st_size / 1e3:,.0f} kB"
+          + ("" if args.open else "; open it in a browser, or with --open"))
     if args.open and not webbrowser.open(page.resolve().as_uri()):
         print(f"minifpt: no browser was found to open {page}", file=sys.stderr)
 
@@ -67,7 +61,7 @@ def summary(args):
     model = FPT.for_task(task, args.model, args.freeze, adapt=args.adapt)
     config = model.trunk.config                           # raises as a forward pass would
     check_tokens("summary", config, np.empty((1, task.tokens, config.n_embd)))
-    say(f"{args.model} on {task.name}: in {task.tokens} x {task.input_dim}, "
+    print(f"{args.model} on {task.name}: in {task.tokens} x {task.input_dim}, "
           f"out {task.output_tokens} x {task.output_dim} (tokens x numbers)\n"
           f"{model.summary(task.tokens)}")
 
@@ -75,55 +69,57 @@ def summary(args):
 @takes(
     shared.TASKS, shared.MODEL, shared.FREEZE, shared.ADAPT,
     *shared.run_options("batch_size", "lr", "dropout"), shared.SEED,
-    page_option("TASK-step.html"),
+    shared.out_option("page to write", "TASK-step.html"),
     option("--differences", type=int, default=60, metavar="N",
            help="finite differences to compute (default: 60)"),
-    shared.OPEN,
-    epilog=shared.TRUNKS)
+    shared.FORCE, shared.OPEN,
+    epilog=shared.KINDS)
 def steps(args):
     task = shared.make_task(args)
     name = re.sub(r"[^\w.,-]", "-", task.name).lstrip(".")    # as a file's name
     out = args.out or Path(f"{name}-step.html")
-    outputs.check(out, stepping.KIND)
+    outputs.check(out, args.force)
     page = stepping.of_task(task, args.model, freeze=args.freeze, adapt=args.adapt, seed=args.seed,
                             differences=args.differences,
                             **shared.given_options(args, "batch_size", "lr", "dropout"))
     with showing(args, out):
-        page.save(out)
+        page.save(out, args.force)
     before, after = page.data["losses"]
-    say(f"{len(page.data['steps'])} operations, the loss of the batch {before:.4f} before and "
-        f"{after:.4f} after")
+    print(f"{len(page.data['steps'])} operations, the loss of the batch {before:.4f} before and "
+          f"{after:.4f} after")
 
 
 @takes(
-    option("run_folder", type=shared.path, metavar="RUN", help="a run's folder"),
-    page_option("RUN/report.html"),
-    shared.OPEN)
+    option("run_folder", type=Path, metavar="RUN", help="a run's folder"),
+    shared.out_option("page to write", "RUN/report.html"),
+    shared.FORCE, shared.OPEN)
 def report(args):
     page = args.out or args.run_folder / "report.html"
     if args.run_folder.is_dir():                          # else the default has no folder either
-        outputs.check(page, reporting.KIND)
+        outputs.check(page, args.force)
     with showing(args, page):
-        reporting.report(*read(args.run_folder), page)
+        reporting.report(*read(args.run_folder), page, args.force)
 
 
 @takes(
-    option("runs", nargs="+", type=shared.path, metavar="RUN", help="folders of runs"),
-    option("--examples", type=shared.whole, default=64, metavar="N",
+    option("runs", nargs="+", type=Path, metavar="RUN", help="folders of runs"),
+    option("--examples", type=int, default=64, metavar="N",
            help="test examples to average over (default: 64)"),
-    shared.out_option("a .png file", "attention.png in the first run's folder", type=shared.path))
+    shared.out_option("a .png file", "attention.png in the first run's folder"),
+    shared.FORCE)
 def attention(args):
     out = args.out or args.runs[0] / "attention.png"
-    attention_maps.check_place(out)                       # before any run is read
-    head, *rows = attention_maps.attention([*map(read, args.runs)], out, args.examples)
-    print(aligned([head, *rows]))
+    attention_maps.check_place(out, args.force)                       # before any run is read
+    head, *rows = attention_maps.attention([*map(read, args.runs)], out, args.examples,
+                                                args.force)
+    print(markdown([head, *rows]))
     if "where needed" in head:
-        say("where needed: share of attention on the tokens that the answer needs, mean of all "
-            "maps; best map: the largest share (layer.head); if even: the share if attention were "
-            "spread evenly")
+        print("where needed: share of attention on the tokens that the answer needs, mean of all "
+              "maps; best map: the largest share (layer.head); if even: the share if attention "
+              "were spread evenly")
     if "moved" in head:
-        say("moved: share of attention that training moved, mean of all maps; most: the map with "
-            "the largest")
+        print("moved: share of attention that training moved, mean of all maps; most: the map with "
+              "the largest")
     print(out)
 
 

@@ -13,7 +13,7 @@ from ..experiments import runs as run_folders
 from ..files import cache_folder, huggingface, read_text, tokenizer, weights
 from ..files.huggingface import HUB
 from . import options as shared
-from .formatting import print_rows, say
+from .formatting import print_rows
 from .options import option, takes
 
 LANGUAGE_MODEL = option("--model", default=shared.DEFAULT_MODEL, metavar="NAME|PATH",
@@ -46,20 +46,20 @@ def info(args):
            help="for images, vision: folder of MNIST's files (default: MINIFPT_DATA)"),
     option("--shape", metavar="BxHxC",
            help="blocks x heads x channels, or with bert: and the like (default: 6x4x128)"),
-    option("--tokens", type=shared.whole, help="tokens in a passage, at most 256 (default: 256)"),
-    shared.out_option("weight file to write, beside a folder with its run", "minigpt-SOURCE.npz",
-                      type=shared.path),
+    option("--tokens", type=int, help="tokens in a passage, at most 256 (default: 256)"),
+    shared.out_option("weight file to write, beside a folder with its run", "minigpt-SOURCE.npz"),
     *shared.run_options("steps", "batch_size", "lr", default="the source's"),
     shared.SEED,
-    option("--resume", action="store_true", help="continue from the last checkpoint"))
+    option("--resume", action="store_true", help="continue from the last checkpoint"),
+    shared.FORCE)
 def pretrain(args):
     out = pretraining.weight_file(args.out or f"minigpt-{args.source}")
     last = pretraining.pretrain(args.source, out, shape=args.shape, tokens=args.tokens,
                                 text=args.text, data=args.data, seed=args.seed,
-                                resume=args.resume,
+                                resume=args.resume, force=args.force,
                                 **shared.given_options(args, "steps", "batch_size", "lr"))[-1]
-    say(f"{out}: {last['test_loss']:.3f} nats, {100 * last['test_accuracy']:.1f} % accuracy on "
-        f"held-out data, {weights.PRETRAINED_ON[args.source]}")
+    print(f"{out}: {last['test_loss']:.3f} nats, {100 * last['test_accuracy']:.1f} % accuracy on "
+          f"held-out data, {weights.PRETRAINED_ON[args.source]}")
 
 
 @takes(
@@ -69,10 +69,11 @@ def pretrain(args):
     option("--dtype", choices=["float16", "float32"],
            help="precision (default: float16 for an .npz file, float32 for a folder)"),
     shared.out_option("weight file, or for a run or our weights a folder for Transformers",
-                      "in the user's cache folder", type=shared.path),
+                      "in the user's cache folder"),
     option("--dropout", type=float, help="dropout of the model (default: the source's)"),
     option("--revision", metavar="COMMIT",
-           help="a commit, tag or branch of the hub id (default: the newest)"))
+           help="a commit, tag or branch of the hub id (default: the newest)"),
+    shared.FORCE)
 def convert(args):
     source, out, dtype = args.source, args.out, args.dtype
     is_saved = huggingface.is_checkpoint(source)          # by Transformers
@@ -82,7 +83,8 @@ def convert(args):
         source.endswith(".npz") or source in {*weights.available()} - {*HUB}
         or out is not None and source in weights.available())
     if not (is_run or is_ours):
-        out = converting.import_weights(source, out, dtype, args.dropout, args.revision)
+        out = converting.import_weights(source, out, dtype, args.dropout, args.revision,
+                                        args.force)
     elif args.dropout is not None or args.revision is not None:
         raise ValueError("convert: --dropout and --revision are for weights that Transformers "
                          f"saved, not for {source}")
@@ -90,10 +92,11 @@ def convert(args):
         raise ValueError(f"convert: {source} needs --out, the folder to write"
                          + ", or an .npz file" * is_run)
     elif is_run:
-        converting.export_run(run_folders.load(source), source, out, dtype)
+        converting.export_run(run_folders.load(source), source, out, dtype, args.force)
     else:
         converting.export_weights(source, out, dtype)
-    say(f"{out}: {' '.join(sorted(path.name for path in out.iterdir()))}" if out.is_dir() else out)
+    names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    print(f"{out}: {' '.join(names)}" if names else out)
 
 
 def load_with_tokenizer(model):
@@ -105,10 +108,10 @@ def load_with_tokenizer(model):
 @takes(
     option("prompt", nargs="?", default="It was ", help="text to continue (default: 'It was ')"),
     LANGUAGE_MODEL,
-    option("--tokens", type=shared.whole, default=200, help="tokens to write (default: 200)"),
+    option("--tokens", type=int, default=200, help="tokens to write (default: 200)"),
     option("--temperature", type=float, default=0.8,
            help="0 takes the most likely token (default: 0.8)"),
-    option("--top-k", type=shared.whole, help="draw only from the k most likely (default: all)"),
+    option("--top-k", type=int, help="draw only from the k most likely (default: all)"),
     option("--top-p", type=float,
            help="draw from the fewest tokens of this probability (default: all)"),
     option("--stop", metavar="TEXT", help="end behind this text (default: after --tokens)"),
@@ -131,9 +134,9 @@ def generate(args):
 
 
 @takes(
-    option("file", type=shared.path, metavar="FILE", help="a text file, UTF-8"),
+    option("file", type=Path, metavar="FILE", help="a text file, UTF-8"),
     LANGUAGE_MODEL,
-    option("--stride", type=shared.whole, help="tokens between windows (default: half a window)"))
+    option("--stride", type=int, help="tokens between windows (default: half a window)"))
 def perplexity(args):
     lm, words = load_with_tokenizer(args.model)
     if not args.file.exists():
@@ -143,6 +146,6 @@ def perplexity(args):
     if len(ids) < 2:
         raise ValueError(f"{args.file}: has {len(ids)} {unit}s, expected at least 2")
     score = lm.perplexity(ids, args.stride, progress=True)
-    say(f"{args.file}: perplexity {score['perplexity']:.3f} a {unit}, "
+    print(f"{args.file}: perplexity {score['perplexity']:.3f} a {unit}, "
           f"{score['bits_per_token']:.3f} bits, {score['nats_per_token']:.3f} nats a {unit}, "
           f"{score['tokens']:,} {unit}s scored")

@@ -144,35 +144,31 @@ MISTAKES = {
         "the scale 1/(1-p) is missing": "dy * cache.mask -> dy * (cache.mask > 0)",
         "a dropped entry gets no gradient": "dy * cache.mask -> dy"},
     "attention": {
-        "the scores are not divided by sqrt(D)": "_ / math.sqrt(q.shape[-1]) -> _",
-        "D is the channels of one head": "q.shape[-1] -> q.shape[-1] * n_head",
-        "divided by D, not by its root": "math.sqrt(q.shape[-1]) -> q.shape[-1]",
+        "the scores are not divided by sqrt(D)": "_ / math.sqrt(D) -> _",
+        "D is the channels of one head": "math.sqrt(D) -> math.sqrt(D * H)",
+        "divided by D, not by its root": "math.sqrt(D) -> D",
         "the causal mask is missing": "causal -> False",
         "the mask is there even where causal is False": "causal -> True",
         "the mask comes before the softmax":
-            "probabilities, _ = softmax(scores) -> probabilities, _ = softmax(q @ k.swapaxes(-1, "
-            "-2) / math.sqrt(q.shape[-1]))\nif causal:\n    probabilities = "
+            "probabilities, _ = softmax(scores) -> probabilities, _ = softmax("
+            "q @ keys.swapaxes(-1, -2) / math.sqrt(D))\nif causal:\n    probabilities = "
             "np.tril(probabilities, k.shape[2] - q.shape[2])",
-        "the heads are not moved back: merge_heads does that":
-            "merge_heads(dropped @ v) -> (dropped @ v).reshape(*qkv.shape[:2], -1)",
-        "queries come first, then keys, then values": "q, k, v = _ -> k, q, v = _",
-        "queries come first, values last": "q, k, v = _ -> v, k, q = _",
-        "keys come second, values last": "q, k, v = _ -> q, v, k = _",
-        "the tokens before these stand first": [(
-            "np.concatenate([past[0], k], axis=2) -> np.concatenate([k, past[0]], axis=2)",
-            "np.concatenate([past[1], v], axis=2) -> np.concatenate([v, past[1]], axis=2)")],
-        "y is the shares times the values": "dropped @ v -> dropped @ k",
+        "queries and keys are exchanged": "q @ keys.swapaxes(-1, -2) -> "
+            "keys[:, :, -q.shape[2]:] @ np.pad(q, [(0, 0), (0, 0), (k.shape[2] - q.shape[2], 0), "
+            "(0, 0)]).swapaxes(-1, -2)",
+        "y is the shares times the values": "dropped @ values -> dropped @ keys",
+        "each head of keys serves several heads of queries in a row: repeat each, not all in turn":
+            "repeat_heads(_, H) -> np.tile(_, (1, H // _.shape[1], 1, 1))",
         "the shares of each query, a row, sum to 1":
             "softmax(scores) -> softmax(scores.swapaxes(-1, -2))",
         "a masked score of 0 still gets a share: for which score is the share 0?":
             "scores + causal_mask(*_, scores.dtype) -> "
             "scores * np.tril(np.ones(scores.shape[-2:]))",
-        "past is not heeded: its keys and values stand before these": "past is not None -> False",
         "bias is not heeded: add it to the scores, or do without this argument, which only a T5's "
         "attention needs": "bias is not None -> False",
         "the probabilities are not dropped out": "dropout(_, p, rng) -> dropout(_, 0.0, rng)"},
     "attention_backward": {
-        "dQ and dK are exchanged": "dq, dk, dv = _ -> dk, dq, dv = _",
+        "dQ and dK are exchanged": "return dq, dk, dv, _ -> return dk, dq, dv, _",
         "in dS the weighted sum is missing in the softmax's backward":
             "softmax_backward(da, SoftmaxCache(probabilities)) -> probabilities * da",
         "between dA and dS stands the softmax: the way back leads through the softmax":
@@ -180,21 +176,23 @@ MISTAKES = {
         "in dS, the softmax had the probabilities before dropout":
             "SoftmaxCache(probabilities) -> SoftmaxCache(dropped)",
         "in dV, a value collects from the tokens that looked at it: A is transposed":
-            "dropped.swapaxes(-1, -2) @ dy -> dropped @ dy",
+            "dropped.swapaxes(-1, -2) @ dy -> (dropped @ dy if dropped.shape[2] == "
+            "dropped.shape[3] else dropped.swapaxes(-1, -2) @ dy)",
         "in dV, the values met the probabilities after dropout": "_ if mask is None else _1 -> _",
         "in dA, dropout's mask is missing": "dropout_backward(_, _1) -> _",
         "in dK the factor 1/sqrt(D) is missing": "_ @ q / math.sqrt(D) -> _ @ q",
-        "in dQ the factor 1/sqrt(D) is missing": "ds @ k / math.sqrt(D) -> ds @ k",
-        "the heads of dq, dk and dv are not moved back: their axes were exchanged": "return _ -> "
-            "return np.concatenate([g.reshape(B, T, H * D) for g in (dq, dk, dv)], axis=-1)",
-        "the incoming dy is split into heads as y was merged: its axes are moved":
-            "dy.reshape(B, T, H, D).transpose(0, 2, 1, 3) -> dy.reshape(B, H, T, D)",
+        "in dQ the factor 1/sqrt(D) is missing":
+            "ds @ keys / math.sqrt(D) -> ds @ keys",
+        "a head of keys or values collects from all heads of queries that it serves: add them up":
+            "sum_heads(_, G) -> _[:, ::H // G]",
         "in dQ and dK the factor 1/sqrt(D) is missing": "_ / math.sqrt(D) -> _",
         "in dK, dS is transposed: a key collects from the queries that looked at it":
-            "ds.swapaxes(-1, -2) @ q -> ds @ q",
+            "ds.swapaxes(-1, -2) @ q -> (ds @ q if ds.shape[2] == ds.shape[3] else "
+            "ds.swapaxes(-1, -2) @ q)",
         "probabilities that are computed anew need the causal mask":
-            "q, k, v, probabilities, mask = cache -> q, k, v, _, mask = cache\n"
-            "probabilities, _ = softmax(q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1]))"},
+            "q, k, v, probabilities, mask, has_bias = cache -> q, k, v, _, mask, has_bias = cache\n"
+            "probabilities, _ = softmax(q @ k.repeat(q.shape[1] // k.shape[1], axis=1)"
+            ".swapaxes(-1, -2) / math.sqrt(q.shape[-1]))"},
     "lstm": {
         "the cell goes through tanh on its way to h": "np.tanh(c[:, t + 1]) -> c[:, t + 1]",
         "the cell keeps f times what it was": "f[:, t] * c[:, t] + _ -> c[:, t] + _",
@@ -206,11 +204,6 @@ MISTAKES = {
         "the forget gate met the cell before the token": "dc * c[:, t] -> dc * c[:, t + 1]",
         "the candidate g is a tanh: its derivative is 1 - g^2":
             "_ * (1.0 - g[:, t] * g[:, t]) -> _ * (g[:, t] * (1.0 - g[:, t]))"},
-    "residual": {"the input x is missing: it goes past the branch": "x + branch -> branch"},
-    "residual_backward": {
-        "what came back through the branch is missing: both gradients add up": "dy + _ -> dy",
-        "what came back past the branch is missing: both gradients add up":
-            "return dy + dbranch -> return dbranch"},
     "last_tokens": {"those are the first n tokens": "x[:, -n:] -> x[:, :n]"},
     "last_tokens_backward": {
         "the gradient belongs to the last tokens": "dx[:, -n:] = dy -> dx[:, :n] = dy"},

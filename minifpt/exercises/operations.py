@@ -6,7 +6,7 @@ its gradients, from the cache of the reader's own forward pass.  All numbers are
 
 import copy
 import inspect
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import compress
@@ -15,6 +15,7 @@ import numpy as np
 
 from .. import functional as F
 from .. import tracing
+from ..fast import standing_in
 from ..files import one_line
 from ..gradients.examples import examples, fresh
 from .engine import (
@@ -33,9 +34,11 @@ from .engine import (
 )
 from .mistakes import MISTAKES
 
+# operation -> an argument that it had before 0.1.0, which a file of that time still has.
+OLD_ARGUMENTS = {"attention": "qkv", "rope": "n_head"}
 CALLS = {"attention": ("softmax", "dropout"), "cross_entropy": ("log_sum_exp",)}
 # Inputs whose first axis is the batch.
-BATCHES = "x", "qkv", "q", "k", "v", "ids", "logits", "targets", "gate", "up", "branch"
+BATCHES = "x", "q", "k", "v", "ids", "logits", "targets", "gate", "up"
 # operation -> the hint for the calls of :func:`far`.
 FAR = {"layer_norm": "Here the mean is large beside the spread, and E[x^2] - E[x]^2 loses its "
                      "digits: subtract the mean first, then take the mean of the squares.",
@@ -62,7 +65,8 @@ def questions(op, rng):
 
 
 def far(op, rng):
-    """Return calls with extreme numbers, with a kink, and with tokens before these."""
+    """Return calls with extreme numbers, with a kink, with more keys than queries, with heads that
+    share keys, and with a bias."""
     n = rng.standard_normal
     large = 1e3 * n((3, 4)) + 1e4 * np.arange(-1, 2)[:, None]
     huge = 800 + 100 * n((3, 4))                          # exp(huge) is infinite
@@ -74,9 +78,9 @@ def far(op, rng):
             "lstm": [((x.reshape(1, 4, 3), n((3, 8)), n((2, 8)), n(8)), {}) for x in (huge, -huge)],
             "softmax": [((large,), {})], "log_sum_exp": [((large,), {})],
             "cross_entropy": [((large, large.argmin(axis=-1)), {})],
-            "attention": [((n((2, 3, 18)),), {"n_head": 2, "past": (n((2, 2, 4, 3)),
-                                                                  n((2, 2, 4, 3)))}),
-                          ((n((2, 4, 18)),), {"n_head": 2, "bias": n((2, 4, 4))})],
+            "attention": [((n((2, 2, 3, 5)), *n((2, 2, 2, 7, 5))), {}),
+                          ((n((2, 4, 3, 5)), *n((2, 2, 2, 3, 5))), {}),
+                          ((n((2, 2, 4, 3)), *n((2, 2, 2, 4, 3))), {"bias": n((2, 4, 4))})],
             }.get(op, [])
 
 
@@ -88,23 +92,23 @@ def examine(answers, name, seed=None):
     fixes the numbers."""
     if name not in answers:
         return Result(name, NOT_WRITTEN)
-    with standing_in({"dropout": masks_of(answers["dropout"])} if "dropout" in answers else {}):
+    op = name.removesuffix("_backward")
+    if op in answers and OLD_ARGUMENTS.get(op) in inspect.signature(answers[op]).parameters:
+        arguments = ", ".join(inspect.signature(vars(F)[op]).parameters)
+        return Result(name, WRONG, f"It is of an older minifpt: write {op}({arguments}), on heads "
+                                   "(B, H, T, D); CHANGELOG shows how.")
+    with readers({"dropout": masks_of(answers["dropout"])} if "dropout" in answers else {}):
         result = result_of(OPERATIONS[name], answers[name], answers, np.random.default_rng(seed))
     if result.status == WRONG:
-        op = name.removesuffix("_backward")
         for inner in halves(answers, CALLS.get(op, ())):     # a forward pass calls no backward pass
             if (op != name or inner in CALLS[op]) and examine(answers, inner, seed).status == WRONG:
                 return Result(name, WRONG, f"Mend {inner} first, if yours calls it. {result.hint}")
     return result
 
 
-@contextmanager
-def standing_in(functions):
-    """Let functions stand in for the library's of the same name within the ``with``."""
-    with ExitStack() as undo:
-        for name, function in functions.items():
-            undo.enter_context(tracing.swapped(vars(F), name, function))
-        yield
+def readers(functions):
+    """Let functions, {name: function}, run in the place of the library's within a ``with``."""
+    return standing_in({vars(F)[name]: function for name, function in functions.items()})
 
 
 def halves(answers, ops):
@@ -114,13 +118,13 @@ def halves(answers, ops):
 
 def masks_of(dropout):
     """Return the library's dropout with the masks that a reader's draws, if it does not raise."""
-    def stand_in(x, p, rng, library=F.dropout):
+    def stand_in(x, p, rng):
         try:
             mask = dropout(np.ones_like(x), p, rng)[0] if p else 1.0
             mask = np.multiply(mask, 1.0, out=np.empty_like(x))      # raises for another shape
             return x * mask, F.DropoutCache(mask if p else None)
         except Exception:                                 # the check of dropout names it
-            return library(x, p, rng)
+            return F.dropout.checked(x, p, rng)
     return stand_in
 
 
@@ -164,10 +168,9 @@ def forward(op, answers, rng):
             inputs, options = (*inputs, 0.0, None), {}
             where = "With p = 0, y is x, and rng may be None. "
         yield Case(inputs, answer, about=about, options=options, take=y_of, where=where)
-        if "past" not in options:
-            yield Case(tuple(in_float32(inputs)), lambda y: are_float32([y], ["y"]),
-                       options=in_float32(options), take=y_of, where=where)
-    if f"{op}_backward" not in answers and op != "residual":
+        yield Case(tuple(in_float32(inputs)), lambda y: are_float32([y], ["y"]),
+                   options=in_float32(options), take=y_of, where=where)
+    if f"{op}_backward" not in answers:
         fits(answers, op, op, rng)
 
 
@@ -201,18 +204,19 @@ def is_dropout(dropout, x, p, rng):
 def learned(op, inputs):
     """Return the names of the inputs that get a gradient."""
     return [n for n, x in zip(inspect.signature(vars(F)[op]).parameters, inputs, strict=False)
-            if x.dtype == np.float64][:1 if op == "residual" else None]
+            if x.dtype == np.float64]
 
 
 def gradients(op, inputs, result, need=None):
-    """Return the gradients in a backward pass's result that ``need`` wants, and their names; those
-    of qkv are dq, dk and dv, with dbias behind them where the attention has a bias."""
+    """Return the gradients in a backward pass's result that ``need`` wants, and their names; the
+    dbias of an attention without a bias, ``None``, is left out."""
     names = [f"d{n}" for n in learned(op, inputs)]
-    if names == ["dqkv"] and result is not None and result is not ...:
-        dqkv, *dbias = result if isinstance(result, tuple) and len(result) == 2 else (result,)
-        if np.shape(dqkv) != inputs[0].shape:
-            raise Wrong(f"dqkv has shape {np.shape(dqkv)}, expected {inputs[0].shape}.")
-        return (*np.split(dqkv, 3, axis=-1), *dbias), ["dq", "dk", "dv", "dbias"][:3 + len(dbias)]
+    if op == "attention" and isinstance(result, (tuple, list)):
+        if len(result) != 4:
+            raise Wrong("Return dq, dk, dv and dbias, which is None where there is no bias.")
+        if result[3] is None:
+            return tuple(result[:3]), names
+        names.append("dbias")
     values = result if len(names) > 1 else (result,)
     if not need or not isinstance(values, (tuple, list)):
         return values, names
@@ -232,7 +236,7 @@ def fits(answers, op, written, rng):
         dy = rng.standard_normal(np.shape(y)) if np.ndim(y) else 0.7
         right, names = gradients(op, inputs, vars(F)[f"{op}_backward"](dy, right_cache))
         try:
-            with standing_in(answers):
+            with readers(answers):
                 run_forward, run_backward = vars(F)[op], vars(F)[f"{op}_backward"]
                 result = run_backward(dy, run_forward(*inputs, **fresh(options))[1])
                 y, cache = run_forward(*in_float32(inputs), **fresh(options))
@@ -284,7 +288,7 @@ def backward(op, answers, rng):
     library's if the reader's is wrong or not written.  Raises :class:`Wrong` if it does not fit
     the library's functions that call it."""
     def stand_in(*inputs, **options):                     # the library's, calling the reader's
-        with standing_in({name: answers[name] for name in halves(answers, CALLS.get(op, ()))}):
+        with readers({name: answers[name] for name in halves(answers, CALLS.get(op, ()))}):
             return vars(F)[op](*inputs, **options)
 
     run_forward, where = stand_in, ""
@@ -300,8 +304,8 @@ def backward(op, answers, rng):
             pass
     is_readers = run_forward is answers.get(op)
     parameters = inspect.signature(run_forward).parameters if is_readers else ()
-    calls = [call for call in questions(op, rng) if "past" not in call[1]
-             and (is_readers or "need" not in call[1])    # as it runs, beside the library's
+    calls = [call for call in questions(op, rng)
+             if (is_readers or "need" not in call[1])     # as it runs, beside the library's
              and ("bias" not in call[1] or "bias" in parameters)]
     for call, next_call in zip(calls, [*calls[1:], calls[0]], strict=True):
         with_need = f"With need = {call[1].get('need')}: " * ("need" in call[1])
@@ -325,8 +329,6 @@ def one_backward(answers, op, run_forward, inputs, options, about, next_call, wh
     y, cache = forward_pass(inputs, options)
     right_cache = vars(F)[op](*inputs, **fresh(options))[1]
     dy = rng.standard_normal(np.shape(y)) if np.ndim(y) else 0.7
-    if op == "residual":                                  # what came back through the branch
-        cache = right_cache = rng.standard_normal(dy.shape)
 
     def take(result):
         return gradients(op, inputs, result, need)[0]
@@ -336,9 +338,7 @@ def one_backward(answers, op, run_forward, inputs, options, about, next_call, wh
         if same(grads, right, 1e-6):
             return True
         if not isinstance(grads, (tuple, list)) or len(grads) != len(names):
-            raise Wrong("Return (dqkv, dbias) where there is a bias, else dqkv alone."
-                        if op == "attention" else
-                        f"Return {len(names)} gradients: {', '.join(names)}.")
+            raise Wrong(f"Return {len(names)} gradients: {', '.join(names)}.")
         shapes, expected = [*map(np.shape, grads)], [*map(np.shape, right)]
         if shapes != expected and sorted(shapes) == sorted(expected):
             raise Wrong(f"Return the gradients in the order of the inputs: {', '.join(names)}.")
@@ -353,16 +353,15 @@ def one_backward(answers, op, run_forward, inputs, options, about, next_call, wh
                 hints.setdefault(hint, []).append(n)
         texts = [f"{', '.join(wrong_names)} {'are' if len(wrong_names) > 1 else 'is'} wrong. {hint}"
                  for hint, wrong_names in hints.items()]
-        if run_forward is answers.get(op) and op != "residual" and (
+        if run_forward is answers.get(op) and (
                 difference := cache_difference(answers, op, inputs, options)):
             texts.append(f"Your cache is another one than the library's: {difference}")
         raise Wrong(" ".join(texts))
     yield Case((dy, cache), are_right, take=take, where=where)
     if need:
         return
-    if op != "residual":                                  # as where a layer is used twice
-        _, cache = forward_pass(inputs, options)
-        forward_pass(*next_call)
+    _, cache = forward_pass(inputs, options)              # as where a layer is used twice
+    forward_pass(*next_call)
     for _ in range(2):
         with suppress(Exception):
             if same(take(answers[name](dy, cache)), right, 1e-6):
@@ -370,8 +369,7 @@ def one_backward(answers, op, run_forward, inputs, options, about, next_call, wh
         raise Wrong(f"{where}The gradients change if other calls come before: a backward pass "
                     "reads its cache, not a global variable, and changes neither its cache nor a "
                     "weight.")
-    if op != "residual":
-        _, cache = forward_pass(in_float32(inputs), in_float32(options))
+    _, cache = forward_pass(in_float32(inputs), in_float32(options))
     yield Case(tuple(in_float32((dy, cache))), lambda grads: are_float32(grads, names), take=take,
                where=where)
 

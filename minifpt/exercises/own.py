@@ -13,15 +13,16 @@ import os
 import sys
 import types
 from collections import Counter
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
+from .. import fast, tracing
 from .. import functional as F
-from .. import layers, tracing
-from ..files import one_line, read_text, save_text
+from ..files import one_line, outputs, read_text, save_text
 from ..gradients.examples import examples
+from ..guards import READERS_MODULE, checked_form
 from ..plugins import builtins_for, forget_changed
 from .engine import NOT_WRITTEN, PASSED, WRONG, lines_of
 from .lesson import lessons_folder
@@ -29,8 +30,8 @@ from .operations import examine, learned
 
 # The lesson that asks for each operation, "attention" in two; what is not here is explained in 21.
 LESSONS = {"linear": 1, "softmax": 2, "log_sum_exp": 2, "cross_entropy": 2, "layer_norm": 3,
-           "positions": 4, "dropout": 4, "attention": 4, "attention_backward": 5, "residual": 6,
-           "gelu": 6, "last_tokens": 7, "embedding": 10, "unembedding": 10, "bias": 10,
+           "positions": 4, "dropout": 4, "attention": 4, "attention_backward": 5, "gelu": 6,
+           "last_tokens": 7, "embedding": 10, "unembedding": 10, "bias": 10,
            "lstm": 15}
 # The reader's functions in that order -> the lesson; those of no lesson belong to the last.
 FUNCTIONS = {name: lesson for op, lesson in
@@ -50,8 +51,8 @@ INTRODUCTION = '''
 # Keep in each slot of a cache what its name says.  Once both halves of a pair are written, the
 # cache is your own affair; until then the library's half reads yours, or yours the library's.
 #
-# ``dropout`` may draw its mask from rng in any way.  Write ``past`` in ``attention`` too: a model
-# that generates text passes it.  Only a T5 passes ``bias``: you may leave that argument out.
+# ``dropout`` may draw its mask from rng in any way.  Only a T5 passes a ``bias`` to ``attention``:
+# you may leave that argument out.
 '''
 STUCK = """#
 # Stuck?  ``minifpt new OTHER.py``, without --bare, writes the formulas of the gradients too.  Their
@@ -103,19 +104,16 @@ def skeleton(bare=False):
 def task(op):
     """Describe what a backward pass returns, without a formula: its inputs and their shapes."""
     names = learned(op, examples(op, np.random.default_rng(0))[0][0])
-    more = "\n    dbranch came back through the branch." * (op == "residual")
     return (f"Return {', '.join(f'd{n}' for n in names)}, of the shape{'s' * (len(names) > 1)} of "
-            f"{', '.join(names)}; dy has the shape of y.{more}")
+            f"{', '.join(names)}; dy has the shape of y.")
 
 
-def new(path, bare=False):
-    """Write the skeleton to a new file.  Raises ``ValueError`` where there is one already."""
+def new(path, bare=False, force=False):
+    """Write the skeleton to a new file, or with ``force`` instead of a file."""
     path = Path(path)
     if path.suffix != ".py":
         raise ValueError(f"{path}: expected the name of a Python file, such as mine.py")
-    if os.path.lexists(path):
-        raise ValueError(f"{path} is there already, and is left as it is: choose another name")
-    save_text(path, skeleton(bare))
+    outputs.write_text(path, skeleton(bare), force)
 
 
 def new_test(path):
@@ -184,7 +182,7 @@ def load(path):
         where = f", line {e.lineno}" if getattr(e, "lineno", None) else ""
         raise ValueError(f"{path}{where}: not Python ({getattr(e, 'msg', None) or one_line(e)})"
                          ) from None
-    reader, module = ReaderFile(path, text), types.ModuleType("minifpt_own")
+    reader, module = ReaderFile(path, text), types.ModuleType(READERS_MODULE)
     sys.modules[module.__name__] = module                 # as dataclasses expect
     module.__file__ = str(path)
     forget_changed(path.resolve())
@@ -230,7 +228,7 @@ def using(path, skip_check=False, names=FUNCTIONS, checked=None):
     Checks the file first, unless ``checked`` has its :func:`results`, and raises ``ValueError`` for
     a wrong function, unless ``skip_check``.  If a function that is not one of ``names`` is wrong,
     the library's runs instead, and its partner's.
-    All threads of the process run these functions.  A trace may be opened inside the ``with``.
+    Other threads run the library's functions.  A trace may be opened inside the ``with``.
     """
     checked = checked or results(path)
     mistakes = [r for r in checked if r.status == WRONG and r.name in names]
@@ -246,12 +244,11 @@ def using(path, skip_check=False, names=FUNCTIONS, checked=None):
         if r.status == NOT_WRITTEN and r.name in reader.functions:
             raise ValueError(f"{path}: {r.name} returns nothing. Write it, or let it raise "
                              "NotImplementedError, so that the library's runs")
-    with ExitStack() as undo:
-        for op, pair in list(tracing.OPERATIONS.items()):
-            is_half = sum(f.__name__ in reader.functions for f in pair) == 1
-            pair = tuple(_running(reader, function, is_half) for function in pair)
-            undo.enter_context(tracing.swapped(tracing.OPERATIONS, op, pair))
-        undo.enter_context(tracing.replaced(lambda op, function, back, original: function))
+    stand_ins = {}
+    for pair in tracing.OPERATIONS.values():
+        is_half = sum(f.__name__ in reader.functions for f in pair) == 1
+        stand_ins |= {function: _running(reader, function, is_half) for function in pair}
+    with fast.standing_in(stand_ins):
         yield reader
 
 
@@ -260,14 +257,13 @@ def _running(reader, simple, is_half):
     that of ``functional``.  Where the reader wrote only half of a pair, ``is_half``, the caches
     keep the values that any gradient reads."""
     name, signature = simple.__name__, inspect.signature(simple)
-    function, need = reader.functions.get(name, simple), signature.parameters.get("need")
+    function = checked_form(reader.functions.get(name, simple))
+    need = signature.parameters.get("need")
 
     @functools.wraps(function)
     def run(*args, **kwargs):
         bound = signature.bind(*args, **kwargs)
         arguments = bound.arguments
-        if isinstance(arguments.get("past"), layers.KeyValues):
-            arguments["past"] = tracing.earlier_tokens(**arguments)
         if need and is_half:
             arguments["need"] = (True,) * len(need.default)
         if name in reader.functions:
@@ -303,13 +299,13 @@ def results(path, seed=None):
     return [examine(functions, name, seed) for name in FUNCTIONS]
 
 
-def check(path, say=print):
+def check(path):
     """Check a reader's file in this process and print its table; return how many functions are
     wrong."""
-    return print_results(results(path), FUNCTIONS, say)
+    return print_results(results(path), FUNCTIONS)
 
 
-def print_results(checked, lessons, say=print):
+def print_results(checked, lessons):
     """Print which functions are done or wrong, a line for each lesson with those not written, and
     the next function; ``lessons`` is {name: lesson}.  Returns how many functions are wrong."""
     for lesson in sorted({*lessons.values()}):
@@ -317,15 +313,15 @@ def print_results(checked, lessons, say=print):
         for r in rows:
             if r.status != NOT_WRITTEN:
                 verdict = "done" if r.status == PASSED else f"wrong. {r.hint}"
-                say(f"lesson {lesson:2}  {r.mark} {r.name}: {verdict}")
+                print(f"lesson {lesson:2}  {r.mark} {r.name}: {verdict}")
         if missing := [r for r in rows if r.status == NOT_WRITTEN]:
-            say(f"lesson {lesson:2}  {missing[0].mark} not written: "
-                f"{', '.join(r.name for r in missing)}")
+            print(f"lesson {lesson:2}  {missing[0].mark} not written: "
+                  f"{', '.join(r.name for r in missing)}")
     mistakes = [r for r in checked if r.status == WRONG]
     last = max((i for i, r in enumerate(checked) if r.status != NOT_WRITTEN), default=-1)
     unwritten = [r for r in checked[last + 1:] + checked if r.status == NOT_WRITTEN]
     name = next((r.name for r in mistakes + unwritten), "")    # one left out comes at the end
     n_done = sum(r.status == PASSED for r in checked)
-    say(f"{n_done} of {len(checked)} done, {len(mistakes)} wrong. " + (
+    print(f"{n_done} of {len(checked)} done, {len(mistakes)} wrong. " + (
         f"Next: {name}, lesson {lessons[name]}." if name else "All of it is yours."))
     return len(mistakes)

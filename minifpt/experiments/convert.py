@@ -10,7 +10,7 @@ from ..files.tokenizer import FILES
 from ..gpt2 import GPT2Config
 
 
-def import_weights(source, out=None, dtype=None, dropout=None, revision=None):
+def import_weights(source, out=None, dtype=None, dropout=None, revision=None, force=False):
     """Write a weight file of a model that Transformers saved, and return its path.
 
     source     a name in ``minifpt.files.huggingface.HUB``, any hub id ``owner/name``, or the path
@@ -21,9 +21,10 @@ def import_weights(source, out=None, dtype=None, dropout=None, revision=None):
     dropout    replaces that of the source.
     revision   a commit, tag or branch of a hub id, by default the newest.  The file's config holds
                the commit.
+    force      replaces files that are there.
 
     A language model keeps its tables of tokens; other files hold the trunk.  The tokenizer's files
-    are copied beside the file as ``NAME.merges.txt`` and so on.  The whole model is in memory
+    are copied beside the file as ``NAME.tokenizer.json`` and so on.  The whole model is in memory
     meanwhile, in float32.  Raises ``FileNotFoundError`` or ``ValueError`` with one line.
     """
     # Both raise before any download.
@@ -49,7 +50,8 @@ def import_weights(source, out=None, dtype=None, dropout=None, revision=None):
     out = Path(out) if out else cache_folder() / "weights" / f"{name}.npz"
     if out.is_dir():
         out = out / f"{name}.npz"
-    out = new_file(out if out.suffix == ".npz" else out.with_name(out.name + ".npz"))
+    out = out if out.suffix == ".npz" else out.with_name(out.name + ".npz")
+    outputs.check(out, force)
     if path is None:                                      # download when the file can be written
         path = huggingface.download(hub, revision, FILES)
         origin["revision"] = path.name
@@ -58,24 +60,23 @@ def import_weights(source, out=None, dtype=None, dropout=None, revision=None):
     tokenizer = {out.with_name(f"{out.stem}.{file}"): (folder / file).read_bytes()
                  for file in FILES if (folder / file).is_file()}
     for beside, data in tokenizer.items():
-        if beside.exists() and not (beside.is_file() and beside.read_bytes() == data):
-            raise ValueError(f"convert: {beside} is there already, of another tokenizer: choose "
-                             "another --out, or remove it")
+        outputs.check(beside, force or beside.is_file() and beside.read_bytes() == data)
     for beside, data in tokenizer.items():
         write_beside(beside, lambda f, data=data: f.write(data))
-    model.save(out, dtype, **origin)                      # last: a file that is there is complete
+    model.save(out, dtype, force, **origin)               # last: a file that is there is complete
     return out
 
 
-def export_run(model, folder, out, dtype=None):
+def export_run(model, folder, out, dtype=None, force=False):
     """Write the trained model of a run, which ``minifpt.load(folder)`` returned: to a new folder
     as Transformers saves it, or to an ``.npz`` file, which ``--model`` takes and which holds the
     trunk."""
-    origin = {"run": Path(folder).resolve().name} | {
-        key: model.run[key] for key in ("task", "model", "freeze", "adapt") if key in model.run}
+    recipe = model.recipe
+    origin = {"run": Path(folder).resolve().name, "task": model.run["task"],
+              "model": recipe.trunk, "freeze": recipe.freeze, "adapt": recipe.adapt}
     model = adapters.merge(model)
     if out.suffix == ".npz":
-        model, out = model.trunk, new_file(out)
+        model, origin = model.trunk, origin | {"force": force}
         if not hasattr(model, "save"):
             raise ValueError(f"convert: {type(model).__name__} cannot be written as an .npz file, "
                              "expected one that Transformers has, too")
@@ -99,11 +100,3 @@ def load(path, dropout=None):
     is_lm = "wte.weight" in tensors and config.causal and (
         getattr(config, "tied", True) or "lm_head.weight" in tensors)       # a LlamaModel has none
     return trunks.CLASSES[type(config)][is_lm].from_pretrained(path, dropout=dropout), settings
-
-
-def new_file(path):
-    """Return a path at which a new weight file can be written."""
-    if path.exists():
-        raise ValueError(f"convert: {path} is there already: choose another --out, or remove it")
-    outputs.check(path, "weights")
-    return path

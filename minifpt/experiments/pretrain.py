@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from .. import tasks, trunks
 from ..checks import one_of, whole
-from ..files import weights
+from ..files import outputs
 from ..fpt import FPT
 from ..gpt2 import SHAPES, GPT2Config
 from ..training import train
@@ -42,7 +42,7 @@ def weight_file(out):
 
 
 def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed=0, resume=False,
-             progress=True, **options):
+             force=False, progress=True, **options):
     """Train a trunk from random weights, all of it, and save it as ``OUT.npz``.
 
     source   ``language``: a byte-level language model on ``text``, files or folders of
@@ -80,9 +80,7 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
         raise ValueError(f"pretrain: {source} needs a trunk with{'' if causal else 'out'} a causal "
                          f"mask, and {shape} has {'none' if causal else 'one'}")
     out, options = weight_file(out), settings | options
-    if out.exists() and not (resume and str(weights.read(out)[0].get("command")).startswith(
-            f"minifpt pretrain {source} ")):
-        raise ValueError(f"pretrain: {out} is there already: choose another --out, or remove it")
+    outputs.check(out, force or resume)
     # Dropout is 0 here; the file has 0.1, with which the paper fine-tunes.
     trunk_type, language_model = trunks.CLASSES[kind]
     trunk = trunk_type(kind(**size, dropout=0.0, causal=causal), seed=seed)
@@ -110,7 +108,8 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
     arguments = {"shape": shape, "tokens": tokens} | options
     command = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in arguments.items()
                        if value is not None)
-    saved.save(out, source=source, command=f"minifpt pretrain {source} {command} --seed {seed}",
+    saved.save(out, force=True, source=source,
+               command=f"minifpt pretrain {source} {command} --seed {seed}",
                test_loss=round(history[-1]["test_loss"], 4),
                test_accuracy=round(history[-1]["test_accuracy"], 4),
                seconds=round(history[-1]["seconds"]), **provenance)

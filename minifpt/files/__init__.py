@@ -4,13 +4,11 @@ This module has the functions that all of them use, and lets signals wait for a 
 """
 
 import csv
-import glob
 import io
 import json
 import math
 import os
 import re
-import shutil
 import signal
 import tempfile
 import textwrap
@@ -51,17 +49,24 @@ def cache_folder():
 
 def write_beside(path, write, mode="wb"):
     """Call ``write(file)`` with a new file beside ``path``, then rename it to ``path``: after a
-    crash there is the old file or the new one, never half of it.  Ctrl-C and SIGTERM wait for the
-    end, since a zip file that they break off raises errors of its own."""
-    path = regular(path, or_folder=True)                  # os.replace refuses a folder
+    crash there is the old file or the new one, never half of it.  An error, such as that of a full
+    disk, has the name ``path``.  Ctrl-C and SIGTERM wait for the end, since a zip file that they
+    break off raises errors of its own."""
+    path = Path(path)
     nearest_folder(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(path)
     beside = unfinished(path)
     with signals_wait(signal.SIGINT, signal.SIGTERM):
         try:
-            write_durably(beside, path, write, mode)
+            with open(beside, mode, encoding=None if "b" in mode else "utf-8") as f:
+                write(f)
+                f.flush()
+                os.fsync(f.fileno())
             os.replace(beside, path)
+        except OSError as e:
+            if e.errno:
+                e.filename = str(path)
+            raise
         finally:
             with suppress(OSError):                       # its error says less than the first
                 beside.unlink()
@@ -103,52 +108,14 @@ def nearest_folder(folder):
 
 
 def unfinished(path):
-    """Return the path at which this process writes what is renamed to ``path`` at the end."""
-    return path.with_name(f".{path.name}.{os.getpid()}.minifpt")
-
-
-def read_unfinished(path):
-    """Return the name and the process number in a path of :func:`unfinished`, or ("", None)."""
-    match = re.fullmatch(r"\.(.+)\.([0-9]{1,9})\.minifpt", Path(path).name)
-    return (match[1], int(match[2])) if match else ("", None)
+    """Return the path at which is written what is renamed to ``path`` at the end.  What a process
+    that was killed left there is written over by the next one."""
+    return path.with_name(f".{path.name}.minifpt")
 
 
 def save_text(path, text):
     """Write a text file as :func:`write_beside` does."""
     write_beside(path, lambda f: f.write(text), "w")
-
-
-def write_durably(path, target, write, mode="wb"):
-    """Call ``write(file)`` with a new file, and return when its bytes are on the disk.
-
-    An error, such as that of a full disk, gets the name ``target``."""
-    try:
-        with open(path, mode, encoding=None if "b" in mode else "utf-8") as f:
-            write(f)
-            f.flush()
-            os.fsync(f.fileno())
-    except OSError as e:
-        if e.errno:
-            e.filename = str(target)
-        raise
-
-
-def remove_leftovers(path):
-    """Remove what processes that were killed left beside ``path``: see :func:`unfinished`."""
-    if os.name == "nt":                                   # Windows has no harmless signal
-        return
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.minifpt"):
-        name, process = read_unfinished(leftover)
-        if name == path.name:
-            try:
-                os.kill(process, 0)
-            except ProcessLookupError:
-                if leftover.is_dir():                     # of export.save_folder
-                    shutil.rmtree(leftover, ignore_errors=True)
-                else:
-                    leftover.unlink(missing_ok=True)
-            except OSError:                               # another user's process
-                pass
 
 
 def csv_text(rows, columns=None):
@@ -160,26 +127,16 @@ def csv_text(rows, columns=None):
     return text.getvalue()
 
 
-def regular(path, or_folder=False):
-    """Return ``path``.  Raises ``ValueError`` for a pipe, which might let a reader wait for ever,
-    and for a device, which may have no end."""
-    path = Path(path)
-    if path.exists() and not path.is_file() and not (or_folder and path.is_dir()):
-        raise ValueError(f"{path}: expected a regular file, it is "
-                         + ("a folder" if path.is_dir() else "a pipe, a device or a socket"))
-    return path
-
-
 def read_bytes(path, most=MOST_SETTINGS):
-    """Return the bytes of a regular file.  Raises ``ValueError`` for more than ``most``."""
-    path = regular(path)
+    """Return the bytes of a file.  Raises ``ValueError`` for more than ``most``."""
+    path = Path(path)
     if path.stat().st_size > most:
         raise ValueError(f"{path}: has more than {most:,} bytes, the limit for this kind of file")
     return path.read_bytes()
 
 
 def read_text(path, most=MOST_TEXT, fallback=None):
-    """Return the text in a regular file of at most ``most`` bytes, with ``\\n`` at its lines' ends
+    """Return the text in a file of at most ``most`` bytes, with ``\\n`` at its lines' ends
     and without its byte order mark.
 
     It is read as UTF-32 or UTF-16 if that mark says so, else as UTF-8 or, where it is not that, in
@@ -229,13 +186,13 @@ def array_headers(archive):
     reading them.  Raises ``ValueError`` for an array that is larger than its file."""
     headers = {}
     for info in archive.infolist():
-        name = printable(info.filename.removesuffix(".npy"))
+        name = info.filename.removesuffix(".npy")
         with archive.open(info) as f:
             read_head = {(1, 0): np.lib.format.read_array_header_1_0,
                          (2, 0): np.lib.format.read_array_header_2_0}
             shape, _, dtype = read_head[np.lib.format.read_magic(f)](f)
         if math.prod(shape) * dtype.itemsize > info.file_size:
-            raise ValueError(f"'{name}' should have {math.prod(shape):,} numbers, and has "
+            raise ValueError(f"{name!r} should have {math.prod(shape):,} numbers, and has "
                              f"{info.file_size:,} bytes")
         headers[name] = shape, dtype
     return headers
@@ -260,18 +217,6 @@ def stored_json(archive, name, most):
     if not isinstance(value, dict):
         raise ValueError(f"its {name} is not a JSON object")
     return value
-
-
-def is_name(x):
-    """Return whether ``x`` can be the name of an array or file: a text that fits on a line."""
-    return isinstance(x, str) and x.isprintable() and 0 < len(x) < 200
-
-
-def printable(name):
-    """Return the name of an array in a file.  Raises ``ValueError`` if :func:`is_name` is false."""
-    if not is_name(name):
-        raise ValueError(f"it has the name {name!r:.60}")
-    return name
 
 
 def one_line(error):

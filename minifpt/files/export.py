@@ -20,22 +20,22 @@ from . import (
     by_gpt2_name,
     families,
     nearest_folder,
-    remove_leftovers,
+    outputs,
     to_json,
     unfinished,
     write_beside,
-    write_durably,
 )
 from .tokenizer import FILES, byte_vocabulary, files_beside, is_bytes
 
 SUFFIXES = (".safetensors", ".json", ".bin", ".pt")       # of files, not of folders
 
 
-def save(model, /, path, dtype=None, **provenance):
+def save(model, /, path, dtype=None, force=False, **provenance):
     """Write a trunk or language model with its config and ``provenance``, more keys of the config.
     As the method ``save`` of these classes it has no argument ``model``.
 
-    A path that ends in ``.npz`` gives a weight file of minifpt, by default in float16.  Any other
+    A path that ends in ``.npz`` gives a weight file of minifpt, by default in float16; only by
+    ``force`` it replaces a file.  Any other
     path gives a new folder as Transformers saves it, by default in float32; a model with 256 tokens
     gets the byte tokenizer.
     """
@@ -43,6 +43,7 @@ def save(model, /, path, dtype=None, **provenance):
     if not str(path).endswith(".npz"):
         files = byte_tokenizer() if model.config.vocab_size == 256 else {}
         return save_folder(model, path, dtype, provenance, files)
+    outputs.check(path, force)
     # The trunk's config, not the language model's: the trunk may have got positions.
     save_weights(path, asdict(getattr(model, "trunk", model).config) | provenance,
                  by_gpt2_name(model), np.float16 if dtype is None else dtype)
@@ -107,14 +108,13 @@ def save_folder(model, folder, dtype, provenance, files):
     files = files | {"config.json": json.dumps(json.loads(config), indent=2).encode() + b"\n"}
     beside = unfinished(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(folder)
-    shutil.rmtree(beside, ignore_errors=True)             # of a killed process with this number
+    shutil.rmtree(beside, ignore_errors=True)             # of a process that was killed
     try:
         beside.mkdir()
         for name, data in files.items():
-            write_durably(beside / name, folder, lambda f, data=data: f.write(data))
-        write_durably(beside / "model.safetensors", folder,
-                      lambda f: write_safetensors(f, arrays, dtype, folder))
+            write_beside(beside / name, lambda f, data=data: f.write(data))
+        write_beside(beside / "model.safetensors",
+                     lambda f: write_safetensors(f, arrays, dtype, folder))
         if folder.is_dir():
             folder.rmdir()                                # an empty folder
         os.replace(beside, folder)
@@ -171,10 +171,10 @@ def tokenizer_files(path, vocab_size):
     tokens are bytes, else the files beside the weights, if there are any."""
     if vocab_size == 256 and is_bytes(path):
         return byte_tokenizer()
-    first = next(iter(files_beside(path, *FILES[:2])), Path(path))
-    prefix = first.name.removesuffix("tokenizer.json").removesuffix("merges.txt")
+    first = next(iter(files_beside(path)), Path(path))
+    prefix = first.name.removesuffix("tokenizer.json").removesuffix("vocab.json")
     files = {name: file.read_bytes() for name in FILES
              if (file := first.with_name(prefix + name)).is_file()}
     if "tokenizer.json" in files:                         # else AutoTokenizer makes GPT-2's own
-        files.setdefault("tokenizer_config.json", b'{"tokenizer_class": "PreTrainedTokenizerFast"}')
+        files["tokenizer_config.json"] = b'{"tokenizer_class": "PreTrainedTokenizerFast"}'
     return files

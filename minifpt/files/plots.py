@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from . import outputs, write_beside
+from . import write_beside
 
 # A command in a notebook inherits MPLBACKEND, which may name a package that is not installed here:
 # then Matplotlib refuses to be imported.  A picture in a file needs no backend.
@@ -73,13 +73,9 @@ def mark_level(ax, share, text):
                 transform=ax.get_yaxis_transform())
 
 
-def save(fig, path, kind=None, dpi=120):
-    """Write a PNG in one rename.  With a ``kind`` it replaces only a file of that kind, see
-    ``files.outputs``."""
-    if kind is not None:
-        outputs.check(path, kind)
-    metadata = {} if kind is None else {"Software": outputs.software(kind)}
-    write_beside(path, lambda f: fig.savefig(f, format="png", dpi=dpi, metadata=metadata))
+def save(fig, path, dpi=120):
+    """Write a PNG in one rename."""
+    write_beside(path, lambda f: fig.savefig(f, format="png", dpi=dpi))
 
 
 def color_of(label):

@@ -30,7 +30,6 @@ from . import (
     huggingface,
     one_line,
     refuse_damage,
-    regular,
     stored_array,
     stored_json,
 )
@@ -180,16 +179,16 @@ def read(path, dropout=None):
     if huggingface.is_checkpoint(path):
         return families.load_checkpoint(path, dropout)
     with refuse_damage(f"{path}: not a minifpt weight file, or damaged"):
-        archive = zipfile.ZipFile(regular(path))          # closes with its last tensor
+        archive = zipfile.ZipFile(path)              # closes with its last tensor
         headers = array_headers(archive)
         config = stored_json(archive, "config", MOST_CONFIG)
     tensors = {}
     for name, (shape, dtype) in headers.items():
         if dtype.kind == "f":
-            tensors[name] = Tensor(f"{path}: '{name}'", shape,
+            tensors[name] = Tensor(f"{path}: {name!r}", shape,
                                    partial(read_array, path, archive, name))
         elif name != "config":
-            raise ValueError(f"{path}: '{name}' has dtype {dtype}, expected float16 or float32")
+            raise ValueError(f"{path}: {name!r} has dtype {dtype}, expected float16 or float32")
     return config | ({} if dropout is None else {"dropout": dropout}), tensors
 
 
@@ -210,7 +209,7 @@ def read_into(path, named, tensors):
     for verb, wrong_names in (("lacks", expected - tensors.keys()),
                               ("also holds", tensors.keys() - expected - {*TABLES})):
         if wrong_names:
-            raise ValueError(f"{path}: {verb} '{min(wrong_names)}': " + (
+            raise ValueError(f"{path}: {verb} {min(wrong_names)!r}: " + (
                 "it is a trunk, not a language model with one table for both ends"
                 if wrong_names == {"wte.weight"} else
                 "it does not fit the model that its config describes"))

@@ -297,6 +297,18 @@ class _Check:
         return [np.where(gap, a.dtype.type(0), a) for a, gap in zip(
             y, self.gaps, strict=True)] if self.has_gaps else y, cache
 
+    def arrays(self):
+        """Yield (name, array) of the inputs, of what the cache holds, and of the outputs."""
+        y, cache = self.forward()
+        yield from self.inputs.items()
+        kept = cache._asdict().items() if hasattr(cache, "_asdict") else [("", cache)]
+        for field, value in kept:
+            for name, a in nested.leaves(f"cache.{field}" if field else "cache", value):
+                if isinstance(a, np.ndarray):
+                    yield name, a
+        for i, a in enumerate(y):
+            yield f"output {i}" if len(y) > 1 else "the output", a
+
     def backward(self, cache, factor=1.0):
         """Return the gradients by name, without those that are ``None``, for ``dy = factor * r``.
 
@@ -306,7 +318,9 @@ class _Check:
                   "its cache": cache}
         before = [[a.copy() for a in arrays_in(value)] for value in values.values()]
         grads = self.op_backward(tuple(dys) if self.has_outputs else dys[0], cache)
-        grads = grads if isinstance(grads, (tuple, list)) else (grads,)
+        grads = [*grads] if isinstance(grads, (tuple, list)) else [grads]
+        while len(grads) > len(self.inputs) and grads[-1] is None:
+            grads.pop()                                   # of an optional input that is not given
         for (name, value), arrays in zip(values.items(), before, strict=True):
             if value is not dys or not any(grad is dy for grad in grads for dy in dys):
                 _stays("backward pass", name, value, arrays)          # a returned dy may change

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import fast as ops
-from ..checks import brief, whole
+from ..checks import brief, crc, whole
+from ..fast import ops
 from ..files import read_text, weights
-from ..files.runs import crc
-from .base import COSINE, Choices
+from .base import COSINE, Classification
 
 # Where a book of Project Gutenberg begins, also behind the "small print" of old ones, who made it,
 # and where it ends; some books announce their end twice.
@@ -26,7 +25,7 @@ ASCII = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-
                        "…": "...", "\u00a0": " ", "\ufeff": ""})
 
 
-class Text(Choices):
+class Text(Classification):
     """Predict the next byte.  x (B, tokens) and y (B, tokens) int64, y one byte further on.
 
     ``files`` are text files, or folders of ``*.txt``, see :func:`read_book`.  The default is the
@@ -87,7 +86,7 @@ class Text(Choices):
         return passage[:, :-1], passage[:, 1:]
 
 
-class Typos(Choices):
+class Typos(Classification):
     """Find the replaced bytes of a passage.  Each byte is replaced, with probability ``share``, by
     a byte drawn from the text.
 
@@ -169,9 +168,9 @@ class Masked(Text):
     def loss(self, logits, y):
         """Return the cross-entropy, the mean over the chosen bytes in nats, and its gradient."""
         chosen = y >= 0
-        loss, cache = ops.cross_entropy(self.choices(logits, y)[chosen], y[chosen])
+        loss, cache = ops().cross_entropy(self.choices(logits, y)[chosen], y[chosen])
         dlogits = np.zeros_like(logits)
-        dlogits[chosen] = ops.cross_entropy_backward(1.0, cache)
+        dlogits[chosen] = ops().cross_entropy_backward(1.0, cache)
         return float(loss), dlogits
 
     def accuracy(self, logits, y):
@@ -202,7 +201,7 @@ def read_book(path):
     if these exist; a first paragraph such as ``Produced by ...`` goes with the header.  Lines end
     with ``\\n``; typographic quotes, dashes and dots become ASCII.  A file is read as UTF-16 or
     UTF-32 if its first bytes say so, else as UTF-8 or, where it is not that, as Windows-1252.  It
-    must be a regular file of text and of at most 1 GiB.
+    must be a file of text and of at most 1 GiB.
     """
     text = read_text(path, fallback="cp1252")
     if start := START.search(text):

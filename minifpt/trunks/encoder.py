@@ -14,9 +14,10 @@ from typing import ClassVar
 import numpy as np
 
 from .. import checks, layers
-from .. import fast as ops
-from ..gpt2 import GPT2
-from .parts import GatedMLP, PreNormBlock, RMSNorm, Stack, remove_biases
+from ..fast import ops
+from ..files import export, weights
+from ..gpt2 import GPT2, Trunk
+from .parts import GatedMLP, RMSNorm
 
 POST_NORM = "bert", "roberta", "longformer"               # families with norms after the parts
 
@@ -144,69 +145,31 @@ class Window(layers.Layer):
         """Take no gradient."""
 
 
-class Attention(layers.Attention):
-    """GPT-2's attention without its causal mask, heads of any width, and a ``bias`` on the scores:
-    :class:`RelativePositions`, a :class:`Window`, or ``None``."""
-
-    def __init__(self, config, bias=None, dtype=np.float32):
-        c, inner = config, config.n_head * config.head_dim
-        self.c_attn = layers.Linear(c.n_embd, 3 * inner, dtype, "attn")
-        self.c_proj = layers.Linear(inner, c.n_embd, dtype, "attn")
-        self.n_head, self.dropout, self.causal, self.bias = c.n_head, c.dropout, False, bias
-        layers.name_heads(self.c_attn, queries=c.n_head, keys=c.n_head, values=c.n_head)
-
-    def forward(self, x, train=False, rng=None, last=None):
-        """x (B, T, C) -> y (B, T, C), or (B, last, C) for the last tokens only."""
-        p = checks.active_dropout("Attention", self.dropout, train, rng)
-        qkv, c_attn = self.c_attn.forward(x)
-        b, bias = self.bias.forward(x.shape[1]) if self.bias else (None, None)
-        y, heads = ops.attention(qkv, self.n_head, p, rng, False, bias=b)
-        y, last = ops.last_tokens(y, last) if last else (y, None)
-        y, c_proj = self.c_proj.forward(y)
-        y, dropout = ops.dropout(y, p, rng)
-        return y, dict(c_attn=c_attn, bias=bias, heads=heads, last=last, c_proj=c_proj,
-                       dropout=dropout)
-
-    def backward(self, dy, cache):
-        """dy (B, T, C) or (B, last, C) -> dx (B, T, C)."""
-        dy = ops.dropout_backward(dy, cache["dropout"])
-        dy = self.c_proj.backward(dy, cache["c_proj"])
-        if cache["last"]:
-            dy = ops.last_tokens_backward(dy, cache["last"])
-        dqkv = ops.attention_backward(dy, cache["heads"])
-        if isinstance(dqkv, tuple):
-            dqkv, db = dqkv
-            self.bias.backward(db, cache["bias"])         # adds to the other blocks' gradients
-        return self.c_attn.backward(dqkv, cache["c_attn"])
-
-
-class PostNormBlock(PreNormBlock):
+class PostNormBlock(layers.Block):
     """A block with layer norm after each part, on the residual stream itself:
     ``x = ln_1(x + attn(x))``, ``x = ln_2(x + mlp(x))``."""
 
     def forward(self, x, train=False, rng=None, **reads):
         """x (B, T, C) -> y (B, T, C), or (B, last, C) for the last tokens only."""
         a, attn = self.attn.forward(x, train, rng, **reads)
-        x, last = ops.last_tokens(x, a.shape[1]) if a.shape != x.shape else (x, None)
-        x, _ = ops.residual(x, a)
-        x, ln_1 = self.ln_1.forward(x)
+        x, last = ops().last_tokens(x, a.shape[1]) if a.shape != x.shape else (x, None)
+        x, ln_1 = self.ln_1.forward(x + a)
         m, mlp = self.mlp.forward(x, train, rng)
-        x, _ = ops.residual(x, m)
-        y, ln_2 = self.ln_2.forward(x)
+        y, ln_2 = self.ln_2.forward(x + m)
         return y, dict(attn=attn, last=last, ln_1=ln_1, mlp=mlp, ln_2=ln_2)
 
     def backward(self, dy, cache):
         """dy (B, T, C) or (B, last, C) -> dx (B, T, C)."""
         dy = self.ln_2.backward(dy, cache["ln_2"])
         dm = self.mlp.backward(dy, cache["mlp"])
-        dy = self.ln_1.backward(ops.residual_backward(dy, dm), cache["ln_1"])
+        dy = self.ln_1.backward(dy + dm, cache["ln_1"])
         da = self.attn.backward(dy, cache["attn"])
         if cache["last"]:
-            dy = ops.last_tokens_backward(dy, cache["last"])
-        return ops.residual_backward(dy, da)
+            dy = ops().last_tokens_backward(dy, cache["last"])
+        return dy + da
 
 
-class Encoder(Stack):
+class Encoder(Trunk):
     """A :class:`minifpt.fpt.Trunk`: positions, the blocks, and a norm, before the blocks where they
     normalise after their parts, else behind them.
 
@@ -217,11 +180,12 @@ class Encoder(Stack):
     """
 
     config_type = EncoderConfig
+    from_pretrained, save = classmethod(weights.load), export.save
     add_positions = GPT2.add_positions
 
     def build(self, config, dtype):
         """Make the layers."""
-        c, block = config, PreNormBlock
+        c, block = config, layers.Block
         norm = partial(layers.LayerNorm if c.positions else RMSNorm, c.n_embd,
                        c.layer_norm_epsilon, dtype)
         if c.positions:
@@ -234,9 +198,11 @@ class Encoder(Stack):
             self.ln = norm()
         else:
             self.ln_f = norm()
-        self.h = [block(norm(), Attention(c, bias, dtype), norm(),
+        self.h = [block(norm(), layers.Attention(c.n_embd, c.n_head, c.dropout, dtype, False, bias,
+                                                 c.head_dim), norm(),
                         GatedMLP(c, c.activation_function, dtype) if c.gated else layers.MLP(
                             c.n_embd, c.dropout, dtype, c.activation_function, c.n_inner))
                   for _ in range(c.n_layer)]
-        if not c.positions:                               # T5 has no biases
-            remove_biases(self)
+        for _, layer in layers.named_layers(self):
+            if not c.positions and isinstance(layer, layers.Linear):
+                layer.bias = None                         # T5 has no biases

@@ -44,7 +44,7 @@ def queries_and_keys(block):
     matrices = [layer.merged() if hasattr(layer, "merged") else layer.weight.data
                 for layer in ([attn.c_attn] if joined else [attn.q_proj, attn.k_proj])]
     q, k = np.split(*matrices, 3, axis=1)[:2] if joined else matrices
-    H = attn.n_head if joined else attn.config.n_head
+    H = attn.n_head
     q, k = (w.reshape(len(w), -1, q.shape[1] // H).transpose(1, 0, 2) for w in (q, k))
     return q, k if len(k) == H else k.repeat(H // len(k), axis=0)
 

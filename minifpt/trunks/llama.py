@@ -12,9 +12,10 @@ from typing import ClassVar
 import numpy as np
 
 from .. import checks, layers
-from .. import fast as ops
-from ..gpt2 import LanguageModel
-from .parts import GatedMLP, PreNormBlock, RMSNorm, Stack, remove_biases
+from ..fast import ops
+from ..files import export, weights
+from ..gpt2 import LanguageModel, Trunk
+from .parts import GatedMLP, RMSNorm
 
 
 @dataclass(frozen=True)
@@ -59,63 +60,61 @@ class LlamaConfig:
             raise ValueError("LlamaConfig: expected model_type 'llama' and causal True")
 
 
-class GroupedAttention(layers.Layer):
-    """Self-attention with rotary positions and fewer heads of keys and values than of queries."""
+class GroupedAttention(layers.Attention):
+    """Self-attention with rotary positions and fewer heads of keys and values than of queries:
+    ``q_proj`` (C, C), ``k_proj`` and ``v_proj`` (C, G D), heads, ``o_proj`` (C, C)."""
+
+    output = "o_proj"
 
     def __init__(self, config, dtype=np.float32):
         c, few = config, config.n_embd // config.n_head * config.n_group
         self.q_proj, self.k_proj, self.v_proj = (
-            layers.Linear(c.n_embd, n, dtype, "attn") for n in (c.n_embd, few, few))
-        layers.name_heads(self.q_proj, queries=c.n_head)
-        layers.name_heads(self.k_proj, keys=c.n_group)
-        layers.name_heads(self.v_proj, values=c.n_group)
-        self.o_proj = layers.Linear(c.n_embd, c.n_embd, dtype, "attn")
-        remove_biases(self.o_proj if c.qkv_bias else self)
-        self.config = c
+            layers.Linear(c.n_embd, n, dtype, "attn", bias=c.qkv_bias)
+            for n in (c.n_embd, few, few))
+        self.o_proj = layers.Linear(c.n_embd, c.n_embd, dtype, "attn", bias=False,
+                                    writes_stream=True)
+        layers.mark_heads(self.q_proj, queries=c.n_head)
+        layers.mark_heads(self.k_proj, keys=c.n_group)
+        layers.mark_heads(self.v_proj, values=c.n_group)
+        self.n_head, self.n_group, self.rope_base = c.n_head, c.n_group, c.rope_base
+        self.dropout, self.causal, self.bias = c.dropout, True, None
 
-    def forward(self, x, train=False, rng=None, past=None, last=None):
-        """x (B, T, C) -> y (B, T, C); ``past`` and ``last`` as for GPT-2's."""
-        c, start = self.config, past.n if past else 0
-        p = checks.active_dropout("GroupedAttention", c.dropout, train, rng)
+    def project(self, x):
+        """x (B, T, C) -> q (B, H, T, D), k and v (B, G, T, D), and a dict of caches."""
         q, q_proj = self.q_proj.forward(x)
         k, k_proj = self.k_proj.forward(x)
         v, v_proj = self.v_proj.forward(x)
-        q, rope_q = ops.rope(q, c.n_head, c.rope_base, start)
-        k, rope_k = ops.rope(k, c.n_group, c.rope_base, start)
-        qkv, grouped = ops.grouped_heads(q, k, v, c.n_head)
-        if past:
-            past.shared = c.n_head // c.n_group           # the heads that grouped_heads repeats
-        y, heads = ops.attention(qkv, c.n_head, p, rng, True, past)
-        y, last = ops.last_tokens(y, last) if last else (y, None)
-        y, o_proj = self.o_proj.forward(y)
-        y, dropout = ops.dropout(y, p, rng)
-        return y, dict(q_proj=q_proj, k_proj=k_proj, v_proj=v_proj, rope_q=rope_q, rope_k=rope_k,
-                       grouped=grouped, heads=heads, last=last, o_proj=o_proj, dropout=dropout)
+        return (ops().split_heads(q, self.n_head), ops().split_heads(k, self.n_group),
+                ops().split_heads(v, self.n_group),
+                dict(q_proj=q_proj, k_proj=k_proj, v_proj=v_proj))
 
-    def backward(self, dy, cache):
-        """dy (B, T, C) or (B, last, C) -> dx (B, T, C)."""
-        dy = ops.dropout_backward(dy, cache["dropout"])
-        dy = self.o_proj.backward(dy, cache["o_proj"])
-        if cache["last"]:
-            dy = ops.last_tokens_backward(dy, cache["last"])
-        dqkv = ops.attention_backward(dy, cache["heads"])
-        dq, dk, dv = ops.grouped_heads_backward(dqkv, cache["grouped"])
-        dq = ops.rope_backward(dq, cache["rope_q"])
-        dk = ops.rope_backward(dk, cache["rope_k"])
-        return (self.v_proj.backward(dv, cache["v_proj"])       # x went three ways
-                + self.k_proj.backward(dk, cache["k_proj"])
-                + self.q_proj.backward(dq, cache["q_proj"]))
+    def project_backward(self, dq, dk, dv, cache):
+        """The gradients of q, k, v -> dx (B, T, C): x went three ways."""
+        return (self.v_proj.backward(ops().merge_heads(dv), cache["v_proj"])
+                + self.k_proj.backward(ops().merge_heads(dk), cache["k_proj"])
+                + self.q_proj.backward(ops().merge_heads(dq), cache["q_proj"]))
+
+    def turn(self, q, k, start, cache):
+        """Rotate q and k by their positions."""
+        q, cache["rope_q"] = ops().rope(q, self.rope_base, start)
+        k, cache["rope_k"] = ops().rope(k, self.rope_base, start)
+        return q, k
+
+    def turn_backward(self, dq, dk, cache):
+        """Rotate the gradients of q and k back."""
+        return (ops().rope_backward(dq, cache["rope_q"]), ops().rope_backward(dk, cache["rope_k"]))
 
 
-class Llama(Stack):
+class Llama(Trunk):
     """A :class:`minifpt.fpt.Trunk`: the blocks and the last RMS norm."""
 
     config_type = LlamaConfig
+    from_pretrained, save = classmethod(weights.load), export.save
 
     def build(self, config, dtype):
         """Make the layers."""
         c, norm = config, partial(RMSNorm, config.n_embd, config.rms_norm_epsilon, dtype)
-        self.h = [PreNormBlock(norm(), GroupedAttention(c, dtype), norm(),
+        self.h = [layers.Block(norm(), GroupedAttention(c, dtype), norm(),
                                GatedMLP(c, "silu", dtype)) for _ in range(c.n_layer)]
         self.ln_f = norm()
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import checks, layers
-from .. import fast as ops
-from ..machine import single_threaded_blas
+from ..fast import ops
+from ..gpt2 import Trunk
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Recurrence(layers.Layer):
         """x (B, T, C) -> h (B, T, C)."""
         weights = self.weight_ih, self.weight_hh, self.bias
         need = True, *(p.trainable for p in weights)
-        return ops.lstm(x, *(p.data for p in weights), need)
+        return ops().lstm(x, *(p.data for p in weights), need)
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C)."""
-        dx, dw_ih, dw_hh, db = ops.lstm_backward(dy, cache)
+        dx, dw_ih, dw_hh, db = ops().lstm_backward(dy, cache)
         self.weight_ih.add_grad(dw_ih)
         self.weight_hh.add_grad(dw_hh)
         self.bias.add_grad(db)
@@ -74,44 +74,50 @@ class RecurrentBlock(layers.Layer):
         self.lstm = Recurrence(config.n_embd, dtype)
         self.dropout, self.residual = dropout, config.residual
 
-    def forward(self, x, train=False, rng=None):
-        """x (B, T, C) -> y (B, T, C)."""
+    def forward(self, x, train=False, rng=None, last=None):
+        """x (B, T, C) -> y (B, T, C), or (B, last, C) for the last tokens only."""
         y, ln_1 = self.ln_1.forward(x)
         y, lstm = self.lstm.forward(y)
         p = checks.active_dropout("RecurrentBlock", self.dropout, train, rng)
-        y, dropout = ops.dropout(y, p, rng)
-        if self.residual:
-            y, _ = ops.residual(x, y)
-        return y, dict(ln_1=ln_1, lstm=lstm, dropout=dropout)
+        y, dropout = ops().dropout(y, p, rng)
+        y = x + y if self.residual else y
+        y, last = ops().last_tokens(y, last) if last else (y, None)
+        return y, dict(ln_1=ln_1, lstm=lstm, dropout=dropout, last=last)
 
     def backward(self, dy, cache):
-        """dy (B, T, C) -> dx (B, T, C)."""
-        dx = ops.dropout_backward(dy, cache["dropout"])
+        """dy with the shape of y -> dx (B, T, C)."""
+        if cache["last"]:
+            dy = ops().last_tokens_backward(dy, cache["last"])
+        dx = ops().dropout_backward(dy, cache["dropout"])
         dx = self.lstm.backward(dx, cache["lstm"])
         dx = self.ln_1.backward(dx, cache["ln_1"])
-        return ops.residual_backward(dy, dx) if self.residual else dx
+        return dy + dx if self.residual else dx
 
 
-class LSTM(layers.Layer):
+class LSTM(Trunk):
     """The trunk: optional positions, the layers, the last layer norm.
 
     Dropout acts on the output of each layer but the last, as in PyTorch's LSTM.  Weights and
-    biases start uniform with mean 0, positions normal as in GPT-2.  Each parameter has its own
-    generator, seeded by ``seed`` and the parameter's name.
+    biases start uniform with mean 0, positions normal as in GPT-2.
 
     As in GPT-2, a layer norm stands before each layer and after the last.  The LSTM in the
     paper's code has layer norms inside: on both products and on the cell.
     """
 
-    def __init__(self, config=None, seed=0, dtype=np.float32):
-        c = self.config = LSTMConfig() if config is None else config
-        if not isinstance(c, LSTMConfig):
-            raise ValueError(f"LSTM: the config is {checks.brief(c)}, expected an LSTMConfig")
-        self.dtype = checks.dtype("LSTM", dtype)
-        self.wpe = layers.Positions(c.n_positions, c.n_embd, dtype) if c.positions else None
+    config_type, dropout_below = LSTMConfig, False
+
+    def build(self, config, dtype):
+        """Make the layers."""
+        c = config
+        if c.positions:
+            self.wpe, self.below = layers.Positions(c.n_positions, c.n_embd, dtype), ("wpe",)
         self.h = [RecurrentBlock(c, c.dropout if i < c.n_layer - 1 else 0.0, dtype)
                   for i in range(c.n_layer)]
         self.ln_f = layers.LayerNorm(c.n_embd, c.layer_norm_epsilon, dtype)
+
+    def draw(self, seed):
+        """Fill the weights with random numbers, and the positions."""
+        c = self.config
         for name, p in self.named_parameters():
             if p.group == "attn":
                 p.data[...] = uniform(p.data.shape, seed, name)
@@ -119,33 +125,6 @@ class LSTM(layers.Layer):
             elif p.group == "pos":
                 p.data[...] = layers.standard_normal(p.data.shape, seed, name)
                 p.data *= 0.02
-
-    @single_threaded_blas
-    def forward(self, x, train=False, rng=None, need_dx=True):
-        """x (B, T, C), embeddings before positions are added -> y (B, T, C), after ln_f;
-        ``need_dx`` is that of :meth:`minifpt.GPT2.forward`."""
-        c = self.config
-        layers.check_tokens("LSTM", c, x)
-        checks.active_dropout("LSTM", c.dropout, train, rng)
-        cache, keep, x = {}, need_dx, x.astype(self.dtype, copy=False)
-        if c.positions:
-            x, cache["wpe"] = self.wpe.forward(x)
-            keep = keep or self.wpe.learns()
-        cache["keep"] = keep
-        x, cache["h"], keep = layers.blocks_forward(self.h, x, keep, train, rng)
-        y, cache["ln_f"] = self.ln_f.forward(x)
-        cache["shape"] = y.shape
-        return y, cache if keep or self.ln_f.learns() else None
-
-    @single_threaded_blas
-    def backward(self, dy, cache):
-        """dy (B, T, C) -> dx (B, T, C), or ``None`` if nothing from wpe down learns."""
-        dy = checks.incoming_gradient("LSTM", dy, cache, self.dtype)
-        dy = self.ln_f.backward(dy, cache["ln_f"])
-        dy = layers.blocks_backward(self.h, dy, cache["h"])
-        if not cache["keep"]:
-            return None
-        return self.wpe.backward(dy, cache["wpe"]) if self.config.positions else dy
 
 
 def uniform(shape, seed, name):

@@ -16,7 +16,6 @@ from .. import encoded, fill, read, to_json
 from ..steps.differences import BREAKS, broken
 from ..steps.frames import source_of
 
-KIND = "playground"                                       # of the page
 MODEL = "minigpt-tiny"
 TASKS = "bit-xor", "majority", "bit-memory"               # those that tasks.js has
 MAX_TOKENS = 12                                           # of these tasks
@@ -74,10 +73,11 @@ def page_data(model=MODEL):
             "faults": faults()}
 
 
-def save(path, model=MODEL, task="bit-xor"):
-    """Write the page and return its size in bytes.  Raises ``ValueError`` instead of replacing a
-    file that is not such a page."""
-    return outputs.write_text(path, KIND, playground(model, task))
+def save(path, model=MODEL, task="bit-xor", force=False):
+    """Write the page and return its size in bytes.  Raises ``ValueError`` where there is a file,
+    unless ``force`` replaces it."""
+    outputs.check(path, force)
+    return outputs.write_text(path, playground(model, task), force)
 
 
 class LivePage:
@@ -112,7 +112,9 @@ def faults():
         right_lines = "\n".join(lines[n].strip() for n in range(first, last + 1))
         rows.append({"id": fault.id, "title": fault.title, "op": fault.op, "why": fault.why,
                      "cut": right_lines, "put": faulty.text})
-    return rows
+    return rows + [{"id": "residual", "title": "A forgotten residual", "op": "block",
+                    "why": "Only the way through a part comes back; what went past it is lost.",
+                    "cut": "dy = dy + dm", "put": "dy = dm"}]         # of layers.Block.backward
 
 
 def check(name, trunk):
@@ -160,7 +162,8 @@ def reference_forms(trunk, rng):
     """Compute with NumPy what the page does with attention itself: two cuts, keys turned against
     queries, and the eigenvalues of the first block's symmetric form."""
     qkv, cuts, degrees = rng.standard_normal((1, 4, 12)).round(3), [[2, 0], [3, 1]], 120
-    q, k, v = functional.split_heads(qkv, 2)
+    heads = functional.split_heads(qkv, 6)
+    q, k, v = heads[:, :2], heads[:, 2:4], heads[:, 4:]
     scores = q @ k.swapaxes(-1, -2) / np.sqrt(2) + functional.causal_mask(4, 4, qkv.dtype)
     for query, key in cuts:
         scores[..., query, key] = -np.inf

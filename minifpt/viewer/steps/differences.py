@@ -10,6 +10,7 @@ from ... import functional as F
 from ... import tracing
 from ...exercises.mistakes import MISTAKES
 from ...exercises.rewriting import rewrite
+from ...fast import standing_in
 from ...gradients.diagnosis import rms
 from ...progress import progress_bar
 from . import formulas
@@ -20,8 +21,9 @@ NUDGES = 1e-4, 1e-3, 1e-5, 1e-2, 1e-6                     # h, tried in this ord
 MAX_WORK = 5e9                                            # parameters x tokens of all differences
 MIN_CHANNELS = 24                                         # that every file shows
 MAX_ENTRIES = 10                                          # compared of one gradient
-# A fault that a button of both pages makes.  op: the operation whose backward pass is wrong.
-# mistake: the hint of ``exercises.mistakes`` for it.  why: why it is easily missed.
+# A fault that a button of both pages makes; the live page has one more, in a block's sum.
+# op: the operation whose backward pass is wrong.  mistake: the hint of ``exercises.mistakes`` for
+# it.  why: why it is easily missed.
 Break = namedtuple("Break", "id title op mistake why")
 BREAKS = [
     Break("mean", "A mean for a sum", "layer_norm",
@@ -35,9 +37,6 @@ BREAKS = [
           "only one sequence: w serves all sequences of the batch",
           "All examples of a step use the same positions, so their gradients add up. That of one "
           "example points nearly the right way."),
-    Break("residual", "A forgotten residual", "residual",
-          "what came back past the branch is missing: both gradients add up",
-          "Only the way through the branch comes back; what went past it is lost."),
     Break("scale", "A lost 1/√D", "attention",
           "in dQ and dK the factor 1/sqrt(D) is missing",
           "The gradient of queries and keys is √D times as large as it should be. Its direction is "
@@ -59,7 +58,7 @@ def breaks(t, model, task, x, y, rng, rows):
     right, results = {i: step for i, step in enumerate(t.steps) if step.backward}, []
     for fault in BREAKS:
         faulty = broken(fault)
-        with tracing.swapped(tracing.OPERATIONS, fault.op, (vars(F)[fault.op], faulty.function)):
+        with standing_in({vars(F)[f"{fault.op}_backward"]: faulty.function}):
             steps = [step for step in traced(model, task, x, y, rng).steps if step.backward]
         if [step.name for step in steps] != [step.name for step in right.values()]:
             return []

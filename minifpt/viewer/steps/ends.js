@@ -44,8 +44,8 @@ function homeFrame() {
         num(D.fast, 9)}, here it is ${num(D.loss, 9)}.`),
     el("details", {open: true}, el("summary", {}, "Words on this page"), el("p", {class: "texts"},
       "On the strip above: lin linear, ln layer norm, attn attention, soft softmax, drop dropout, " +
-      "pos positions, + residual, last keeps only the last tokens, where the answers are, CE " +
-      "cross entropy, lse log of the sum of exponentials (within CE). " + WAITS),
+      "pos positions, + what a part computed is added to what went into it, last keeps only the " +
+      "last tokens, where the answers are, CE cross entropy, lse log of the sum of exponentials (within CE). " + WAITS),
     el("p", {class: "texts"}, "The trunk is the transformer between the input and the output " +
       "layer. e, in the cache of lse, is exp(x − max(x)). The step runs in float32, about 7 digits; " +
       "the gradient checks in float64, about 16."))),

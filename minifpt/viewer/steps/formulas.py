@@ -11,8 +11,6 @@ from collections import namedtuple
 
 import numpy as np
 
-from ... import functional as F
-
 # at: the letters of the entry's axes, ~ for all leading ones.  put: an expression in names.  over:
 # the letters it is summed over, ~ too.  times: the name of a number, a factor in front of all.
 # plus: what is added to the sum.
@@ -27,7 +25,6 @@ FORWARD = {
     "layer_norm": Formula("~c", "(x[~c] - mean_x[~0]) * rstd[~0] * w[c] + b[c]"),
     "softmax": Formula("~i", "exp_x[~i] / sum_exp_x[~0]"),
     "attention": Formula("bhtd", "kept[bhts] * v[bhsd]", "s"),
-    "residual": Formula("~c", "x[~c] + branch[~c]"),
 }
 SLOPE = {"x": Formula("~c", "dy[~c] * slope[~c]")}
 FORMULAS = {
@@ -47,15 +44,11 @@ FORMULAS = {
                  "w": Formula("c", "dy[~c] * xhat[~c]", "~")},
     "multiply": {"gate": Formula("~c", "dy[~c] * up[~c]"),
                  "up": Formula("~c", "dy[~c] * gate[~c]")},
-    "rope": {"x": Formula("btc", "back[btc]")},
-    "grouped_heads": {"q": Formula("btc", "dq[btc]"),
-                      "k": Formula("btc", "dk[btcr]", "r"),
-                      "v": Formula("btc", "dv[btcr]", "r")},
+    "rope": {"x": Formula("bhtd", "back[bhtd]")},
     "softmax": {"x": Formula("~i", "y[~i] * (dy[~i] - sum_dy_y[~0])")},
     "attention": {"q": Formula("bhtd", "ds[bhts] * k[bhsd]", "s", "scale"),
                   "k": Formula("bhsd", "ds[bhts] * q[bhtd]", "t", "scale"),
                   "v": Formula("bhsd", "kept[bhts] * dy[bhtd]", "t")},
-    "residual": {"x": Formula("~c", "dy[~c] + dbranch[~c]")},
     "last_tokens": {"x": Formula("~c", "padded[~c]")},
     "log_sum_exp": {"x": Formula("~v", "dy[~0] * e[~v] / sum_e[~0]")},
     "cross_entropy": {"logits": Formula("~v", "(p[~v] - one_hot[~v]) * dy[] / n[]")},
@@ -87,21 +80,13 @@ def operands(step, inner):
     elif op == "softmax":
         names["sum_dy_y"] = np.vecdot(dy, names["y"])[..., None]
     elif op == "attention":
-        q = names["q"]
-        names["dy"] = F.split_heads(np.concatenate([dy] * 3, -1), q.shape[1])[0]
-        mask = names["mask"]
+        q, mask = names["q"], names["mask"]
         names["kept"] = names["probabilities"] * (1 if mask is None else mask)
         names["scale"] = 1.0 / q.shape[-1] ** 0.5
         if "softmax" in inner:
             names["ds"] = inner["softmax"].output
     elif op == "rope":
         names["back"] = step.output
-    elif op == "grouped_heads":
-        (B, T, C), (*_, few), n_head = names["q_shape"], names["k_shape"], names["n_head"]
-        D = C // n_head
-        names["dq"], dk, dv = np.split(names["dqkv"], 3, axis=2)
-        for name, d in (("dk", dk), ("dv", dv)):          # (B, T, few, copies)
-            names[name] = np.moveaxis(d.reshape(B, T, few // D, -1, D), 3, 4).reshape(B, T, few, -1)
     elif op == "last_tokens":
         names["padded"] = step.output
     elif op == "log_sum_exp":
@@ -140,8 +125,7 @@ def forward_formula(step, names):
     x, y = names.get("x"), step.output
     if step.op == "dropout":
         return Formula("~c", "x[~c]" if names.get("mask") is None else "x[~c] * mask[~c]")
-    if step.op == "attention" and "kept" not in names or step.op == "residual" and (
-            x.shape != names["branch"].shape):
+    if step.op == "attention" and ("kept" not in names or is_shared(names)):
         return None
     is_elementwise = (
         step.op not in FORMULAS and isinstance(x, np.ndarray) and isinstance(y, np.ndarray)
@@ -155,6 +139,8 @@ def formulas(step, names):
     has one only if it is elementwise."""
     if step.op == "dropout":
         return {"x": Formula("~c", "dy[~c]" if names["mask"] is None else "dy[~c] * mask[~c]")}
+    if step.op == "attention" and is_shared(names):
+        return {}
     if step.op in FORMULAS:
         return FORMULAS[step.op]
     slope, dy = names.get("slope"), names.get("dy")
@@ -163,14 +149,15 @@ def formulas(step, names):
     return SLOPE if is_elementwise else {}
 
 
+def is_shared(names):
+    """Return whether several heads of queries share a head of keys in an attention."""
+    return names["q"].shape[1] != names["k"].shape[1]
+
+
 def gradients(step):
-    """Return {input's name: gradient or ``None``} of a backward step; attention has q, k and v."""
+    """Return {input's name: gradient or ``None``} of a backward step."""
     result = step.output if isinstance(step.output, tuple) else (step.output,)
-    grads = dict(zip(step.partner.gradients, result, strict=False))
-    if step.op == "attention":
-        n_head = fields(step.inputs["cache"])["q"].shape[1]
-        grads |= dict(zip("qkv", F.split_heads(grads.pop("qkv"), n_head), strict=True))
-    return grads
+    return dict(zip(step.partner.gradients, result, strict=False))
 
 
 def fields(cache):

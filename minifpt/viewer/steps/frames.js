@@ -52,8 +52,7 @@ function continues(lines, n, ran) {         // a line that goes on from one that
   }
   return false;
 }
-const SIGNS = {linear: ["@", "+"], residual: ["+"], positions: ["+"],      // between its inputs
-  residual_backward: ["+"]};
+const SIGNS = {linear: ["@", "+"], positions: ["+"]};      // between its inputs
 
 function stack() {
   const f = frames[state.at], i = f.kind === "step" ? f.i : f.kind === "home" ? -1 :
@@ -244,7 +243,6 @@ function answer() {
 
 // All terms of a formula at one entry, as far as this file has them, and how many there are.
 function products(f, at) {
-  if (f.split) at = [at[0], Math.floor(at[2] / f.split), at[1], at[2] % f.split];   // into heads
   // Where each letter starts and how far it runs, here and in truth, and the name of its axis.
   const where = {0: 0}, start = {}, sizes = {}, full = {}, axis = {};
   [...f.at].forEach((l, i) => { where[l] = at[i]; });

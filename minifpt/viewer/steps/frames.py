@@ -34,7 +34,6 @@ PLAIN = {
                  "key of one fits its query, the more it takes from there.",
     "softmax": "Scores become shares, which sum to 1; the highest score gets most.",
     "gelu": "Large numbers stay as they are, negative ones nearly vanish.",
-    "residual": "What a part computed is added to what went into it.",
     "last_tokens": "Only the last tokens go on, where the answers are read.",
     "log_sum_exp": "The largest of some numbers, smoothly.",
     "cross_entropy": "How wrong the answers are: near 0 where each right answer got nearly all, "
@@ -147,11 +146,8 @@ class Frames:
 
     def forward(self, step):
         """Return what a forward step reads, returns and keeps, and which gradients are missing."""
-        inputs = {n: v for n, v in step.inputs.items() if n not in ("past", "need")}
+        inputs = {n: v for n, v in step.inputs.items() if n != "need"}
         heads = hasattr(step.cache, "probabilities")
-        if heads and step.inputs.get("past") is None:     # as the operation splits it
-            inputs.pop("qkv")
-            inputs = {n: getattr(step.cache, n) for n in "qkv"} | inputs
         parts = [self.part(step.op, n, v) for n, v in inputs.items()]
         cached = formulas.fields(step.cache)
         if not cached and step.cache is not None:         # a user's own cache has no names
@@ -165,8 +161,7 @@ class Frames:
         names = formulas.forward_operands(step)
         formula = formulas.forward_formula(step, names) if "array" in out else None
         if formula:
-            out["formula"] = self.formula(step, "y", formula, names) | (
-                {"split": step.output.shape[-1] // step.inputs["n_head"]} if heads else {})
+            out["formula"] = self.formula(step, "y", formula, names)
         return {"in": parts, "out": [out],
                 "middle": [self.part(step.op, "probabilities", step.cache.probabilities)
                            ] if heads else [], "missing": missing,

@@ -1,12 +1,12 @@
 const SHORT = {linear: "lin", layer_norm: "ln", attention: "attn", softmax: "soft", dropout: "drop",
-  residual: "+", positions: "pos", last_tokens: "last", cross_entropy: "CE", log_sum_exp: "lse",
+  positions: "pos", last_tokens: "last", cross_entropy: "CE", log_sum_exp: "lse",
   embedding: "emb", unembedding: "unemb", gelu_exact: "gelu"};
 const TYPES = {"<f4": Float32Array, "<f8": Float64Array, "<i4": Int32Array, "|u1": Uint8Array,
   "|b1": Uint8Array};
 const TOLERANCE = 1e-6;
-const LATE = ["residual", "last_tokens"];   // run back out of the strip's order
-const WAITS = "The lower row of the strip runs from right to left, but + and last wait for the " +
-  "branch that stands left of them.";
+const LATE = ["last_tokens"];               // run back out of the strip's order
+const WAITS = "The lower row of the strip runs from right to left, but last waits for the branch " +
+  "that stands left of it.";
 const state = {at: 0, all: false, example: 0, head: 0, open: new Set(), broken: null, asked: null, row: null,
   terms: [], entry: null, from: null};
 let drawings = [];                          // what draws the matrices of this frame once more
@@ -91,7 +91,7 @@ function words(step) {
   const [, number, name] = step.layer.match(/h\.(\d+)\.?(.*)/) ||
     [null, null, step.layer.replace(/^trunk\.?/, "")];
   const part = WORDS[name] || name || WORDS[step.op] || "", op = step.op.replace(/_/g, " ");
-  return (step.inside === null && (WORDS[name] || !name) && part && !/residual|dropout/.test(op) ?
+  return (step.inside === null && (WORDS[name] || !name) && part && !/dropout/.test(op) ?
     part : `${op}${part ? ` in ${part}` : ""}`) + (number ? ` of block ${Number(number) + 1}` : "") +
     (step.back ? ", backward" : "");
 }

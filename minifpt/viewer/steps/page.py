@@ -11,6 +11,7 @@ import inspect
 import math
 import re
 from contextlib import suppress
+from unittest.mock import patch
 
 import numpy as np
 
@@ -21,12 +22,12 @@ from ...fpt import FPT
 from ...gradients.diagnosis import rms
 from ...machine import single_threaded_blas
 from ...optim import Adam, clip_grad_norm
-from ...tasks import defaults_of, member
-from ...tracing import swapped, trace
+from ...tasks import optional
+from ...tasks.base import dry_run
+from ...tracing import trace
 from ...trunks import TrunkSpec, config_for
 from .. import encoded, fill, read, stored_array, to_json
 from . import differences as compared
-from . import still
 from .frames import MIN_TOKENS, TOKENS, Frames, Store, StoreFull, axes_of_weight
 
 MAX_PARAMETERS = 20_000_000
@@ -42,7 +43,6 @@ TIGHTER = ((4, 32, 400), (4, 32, 24), (2, 32, 24), (1, 32, 24), (1, 16, 24),
 ROOM = 1_250_000                                          # bytes, a third more as text
 PAGE = ("steps/page.html", "steps/page.css", "common.js", "steps/page.js", "steps/ribbon.js",
         "steps/frames.js", "steps/after.js", "steps/ends.js")
-KIND = "steps"                                            # of the page
 
 
 class Steps:
@@ -62,17 +62,10 @@ class Steps:
                            "LIST": f"<ol>{''.join(rows)}</ol>", "DATA": to_json(self.data),
                            "SCRIPT": "\n".join(map(read, scripts))})
 
-    def save(self, path):
-        """Write the HTML file, in one rename; return its size in bytes."""
-        return outputs.write_text(path, KIND, self.html())
-
-    def still(self, path):
-        """Write a filmstrip of the frames as a picture, ``.png``."""
-        still.still(self.data, path)
-
-    def figure(self):
-        """Return the filmstrip as a Matplotlib figure, with one operation of each kind."""
-        return still.draw(self.data)
+    def save(self, path, force=False):
+        """Write the HTML file, in one rename; return its size in bytes.  Raises ``ValueError``
+        where there is a file, unless ``force`` replaces it."""
+        return outputs.write_text(path, self.html(), force)
 
     def _repr_html_(self):
         return (f'<iframe srcdoc="{html.escape(self.html())}" width="100%" height="820" '
@@ -98,15 +91,14 @@ def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", difference
     that runs in parts there (see ``parallel``).  The page also shows the results
     of five wrong backward passes.  Raises ``ValueError`` for a model that is too large.
     """
-    training.first_look(model, task)
-    settings = defaults_of(task)
-    settings |= {k: v for k, v in (("batch_size", batch_size), ("lr", lr)) if v is not None}
-    batch_size = whole("steps", "batch_size", settings["batch_size"])
+    dry_run(model, task)
+    settings = training.Settings.for_task(task, batch_size=batch_size, lr=lr)
+    batch_size = settings.batch_size
     count = whole("steps", "differences", differences, 0)
     check(model, task, batch_size)
     model, rng = copy.deepcopy(model), np.random.default_rng([whole("steps", "seed", seed, 0), 0])
-    optimizer = Adam([p for p in model.parameters() if p.trainable], settings["lr"])
-    optimizer.lr = training.learning_rate(settings | {"lr": optimizer.lr}, 0)
+    lr = settings.lr * settings.factor(0)
+    optimizer = Adam([p for p in model.parameters() if p.trainable], lr)
     x, y = task.batch(rng, batch_size, "train")
     before = {name: p.data.copy() for name, p in model.named_parameters()}
     loss_before, _ = training.evaluate(model, task, x, y)
@@ -116,7 +108,7 @@ def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", difference
     def clip(parameters, most):
         norms.append(clip_grad_norm(parameters, most))
         return norms[-1]
-    with trace(model) as t, swapped(vars(training), "clip_grad_norm", clip):
+    with trace(model) as t, patch.object(training, "clip_grad_norm", clip):
         loss, accuracy = training.step(model, task, optimizer, x, y, CLIP, copy.deepcopy(rng))
     after = {name: p.data.copy() for name, p in model.named_parameters()}
     loss_after, _ = training.evaluate(model, task, x, y)
@@ -180,9 +172,9 @@ def check_size(n):
 
 def tokens_of(task, x):
     """Return the names of the tokens, or their text in each example, and the examples' pictures."""
-    names = member(task, "token_names")() or []
-    texts = [] if names else [*filter(None, map(member(task, "tokens_as_text"), x))]
-    images = member(task, "as_images")(x)
+    names = optional(task, "token_names")() or []
+    texts = [] if names else [*filter(None, map(optional(task, "tokens_as_text"), x))]
+    images = optional(task, "as_images")(x)
     if images is None:
         return {"names": names, "texts": texts, "images": None}
     images = np.asarray(images, np.float64)

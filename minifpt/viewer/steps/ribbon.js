@@ -17,6 +17,11 @@ function cell(i, extra = "") {
     "aria-current": n === state.at ? "step" : null, onclick: () => go(n)},
   el("span", {}, status === "first" ? "✗" : SHORT[s.op] || s.op));
 }
+// Whether a part of a block ends with step i, so that a sum follows it.
+function adds(i, next) {
+  const part = k => k === undefined ? null : S[k].layer.slice(S[k].fold.length + 1).split(".")[0];
+  return S[i].fold !== null && ["attn", "mlp"].includes(part(i)) && part(next) !== part(i);
+}
 function ribbon() {
   const nav = document.getElementById("ribbon"), now = frames[state.at];
   const here = now.kind === "step" ? groupOf(now.i) : null;
@@ -50,9 +55,11 @@ function ribbon() {
         el("div", {class: "cell none", title: "Nothing runs back here"}, "–"))));
       continue;
     }
-    const columns = g.steps.map(i => el("div", {class: "column"}, cell(i),
+    const columns = g.steps.flatMap((i, n) => [el("div", {class: "column"}, cell(i),
       S[i].partner !== null ? cell(S[i].partner) : el("div", {class: "cell none",
-        title: "Nothing runs back here: nothing below learns"}, "–")));
+        title: "Nothing runs back here: nothing below learns"}, "–")),
+    ...adds(i, g.steps[n + 1]) ? [el("div", {class: "column plus", title: "A sum: what this part " +
+      "computed is added to what went into it; going back, both gradients add up"}, "+")] : []]);
     parts.push(el("div", {class: "group", style: `flex-grow:${g.steps.length};flex-basis:` +
       `${g.steps.length * 31}px;max-width:${g.steps.length * 98}px`}, g.fold === null ? el("span",
         {class: "name"}) : el("button", {

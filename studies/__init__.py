@@ -1,0 +1,1 @@
+"""Studies of minifpt's authors: a module for each, its predictions and its runs."""

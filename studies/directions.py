@@ -1,0 +1,614 @@
+"""Directions start, the spectrum finishes: the study behind docs/results/directions.md.
+
+    python -m studies.directions [STUDY ...] [--workers N] [--out FOLDER]
+    python -m studies.directions --report         # print the tables, and what was predicted
+
+A head compares tokens by its form ``W_q W_k'``.  The **spectrum** of a form is its singular values
+over their norm, its **directions** are its singular vectors.  An arm is a trunk whose forms get
+another spectrum, another norm or another trace before training on bit memory with five strings of
+five patches each.  The queries' biases keep what they add to the score of each key.
+
+    dose          random blocks; spectra from flat to a single strong direction
+    transplants   the pretrained trunk and its control exchange spectrum and norm
+    trace         keys turned towards the queries or away from them
+
+**The rule** is one for all arms.  Three learning rates are tried with three validation seeds.  A
+validation run ends at level 95, at its last step, or at the step at which another rate reached
+level 95 with the same seed.  On each seed the rate wins that reaches level 95 first, then the one
+that is more accurate there.  The rate with most wins is chosen, of three winners the middle rate;
+the third seed is not run if the first two agree (:func:`winner`, :func:`choose_rate`).  Five test
+seeds are then trained to ``MOST_STEPS`` at most.  They end at level 99, with six blocks, which take
+six times as long, at level 95.
+
+With 20 or more bits in a patch a level is a test accuracy.  With fewer bits a model that compares
+single patches cannot reach 100 %, and levels are shares of its gain: see :func:`level`.
+
+Every run is a row of ``FOLDER/directions-STUDY.csv``, by default in ``studies/results``, with its
+whole curve.  It is written as the run ends; a run that is there is skipped, so the command goes on
+where it was stopped.  Arms run in the order in which they are declared.
+"""
+
+import argparse
+import csv
+import io
+import itertools
+import math
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+import minifpt
+from minifpt import optim, training
+from minifpt.files import plots
+from minifpt.machine import kept_memory, one_core
+
+RATES = 1e-2, 3e-2, 3e-3                                  # the likeliest first; 1e-2 is the middle
+VALIDATION_SEEDS, SEEDS = (2001, 2002, 2003), (2101, 2102, 2103, 2104, 2105)
+MOST_STEPS, EVERY, EXAMPLES, BATCH = 1500, 25, 128, 16    # a test comes every 25 steps
+NEVER = 10 ** 9                                           # the steps of a run that did not end
+LEVELS = 80, 85, 90, 95, 99
+PRETRAINED, CONTROL = "minigpt-language", "statistics:minigpt-language"
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+class Arm(NamedTuple):
+    """What a run depends on, beside its learning rate and its seed.
+
+    spectrum  ``own``; ``flat``; ``half flat``, the square roots; ``tau T``, ``exp(-i / T)``;
+              ``other``, that of the other trunk of ``OTHER``, head by head.
+    size      what stays of the form: its ``norm`` or its ``largest`` singular value; or the
+              ``norm of other``.
+    trace     trace of the form over its norm, to which the keys are turned; "" leaves them.
+    """
+
+    trunk: str
+    patch: int = 20
+    spectrum: str = "own"
+    size: str = "norm"
+    trace: str = ""
+
+
+OTHER = {PRETRAINED: CONTROL, CONTROL: PRETRAINED}
+COLUMNS = (*Arm._fields, "lr", "seed", "reached", "last_step", "accuracy", "directions", "norm",
+           "largest", "mean_trace", "seconds", "curve")
+TAUS = "own", "flat", "tau 2", "tau 4", "tau 8", "tau 16", "tau 1"
+ONE_BLOCK = "random:1x4x128@1.41"
+STUDIES = {
+    "dose": [*(Arm(ONE_BLOCK, 20, spectrum) for spectrum in TAUS),
+             *(Arm(ONE_BLOCK, 20, spectrum, "largest") for spectrum in TAUS[1:]),
+             *(Arm(f"random:{blocks}x4x128@1.41", patch, spectrum) for blocks, patch in (
+                 (1, 10), (1, 40), (2, 20), (1, 5), (6, 20)) for spectrum in TAUS)],
+    # First directions and spectra crossed at the pretrained norm.
+    "transplants": [Arm(trunk, 20, spectrum, size) for trunk, spectrum, size in (
+        (PRETRAINED, "own", "norm"), (CONTROL, "own", "norm"), (PRETRAINED, "flat", "norm"),
+        (CONTROL, "other", "norm of other"), (CONTROL, "flat", "norm of other"),
+        (CONTROL, "flat", "norm"), (PRETRAINED, "other", "norm of other"),
+        (PRETRAINED, "flat", "norm of other"), (PRETRAINED, "own", "norm of other"),
+        (CONTROL, "other", "norm"), (PRETRAINED, "other", "norm"),
+        (CONTROL, "own", "norm of other"), (PRETRAINED, "half flat", "norm"),
+        (CONTROL, "half flat", "norm"))],
+    "trace": [Arm(trunk, 20, spectrum, "norm", trace) for trunk, spectra in (
+        (ONE_BLOCK, ("own", "tau 2", "flat")), (PRETRAINED, ("own", "flat")))
+        for spectrum in spectra for trace in ("-0.5", "0", "0.25", "0.5")]}
+
+
+# ------------------------------------------------------------------------------- forms of the heads
+
+
+class Form(NamedTuple):
+    """The form of a head as ``left * values @ right'``, float64, and what its queries' bias adds to
+    the score of a key, ``W_k b_q``."""
+
+    left: np.ndarray                                      # (C, D)
+    values: np.ndarray                                    # (D,), the largest first
+    right: np.ndarray                                     # (C, D)
+    preference: np.ndarray                                # (C,)
+
+
+def columns_of(attn, head):
+    """Return the columns of a head's queries in ``c_attn``, and those of its keys."""
+    channels = attn.c_attn.weight.data.shape[1] // 3
+    queries = np.arange(channels).reshape(attn.n_head, -1)[head]
+    return queries, channels + queries
+
+
+def form_of(attn, head):
+    """Return the :class:`Form` of a head."""
+    queries, keys = columns_of(attn, head)
+    w, b = attn.c_attn.weight.data.astype(np.float64), attn.c_attn.bias.data
+    (q, r_q), (k, r_k) = np.linalg.qr(w[:, queries]), np.linalg.qr(w[:, keys])
+    u, values, vt = np.linalg.svd(r_q @ r_k.T)
+    return Form(q @ u, values, k @ vt.T, w[:, keys] @ b[queries])
+
+
+def set_form(attn, head, form):
+    """Write a :class:`Form` into a head's queries, keys and queries' biases, in place.  A query
+    and its key share each singular value evenly."""
+    queries, keys = columns_of(attn, head)
+    w, b = attn.c_attn.weight.data, attn.c_attn.bias.data
+    roots = np.sqrt(np.maximum(form.values, 1e-8 * form.values.max()))    # a bias is divided by it
+    w[:, queries], w[:, keys] = form.left * roots, form.right * roots
+    b[queries] = form.right.T @ form.preference / roots
+
+
+def new_values(values, spectrum, size, other):
+    """Return the singular values of a form with another spectrum, at the size that an arm keeps;
+    ``other`` are those of the same head of the other trunk."""
+    name, _, tau = spectrum.partition("tau ")
+    shape = (np.exp(-np.arange(len(values)) / float(tau)) if tau else
+             {"own": values, "flat": np.ones_like(values), "half flat": np.sqrt(values),
+              "other": other}[name])
+    if size == "largest":
+        return shape * values.max() / shape.max()
+    wanted = other if size == "norm of other" else values
+    return shape * np.linalg.norm(wanted) / np.linalg.norm(shape)
+
+
+def turned(form, trace):
+    """Return a form whose right directions are turned along the left ones, or away from them, until
+    its trace over its norm is ``trace``; left directions and values stay.
+
+    The right directions become the orthonormal ones nearest to ``right + t left``; t is found by
+    halving an interval."""
+    def right_of(t):
+        u, _, vt = np.linalg.svd(form.right + t * form.left, full_matrices=False)
+        return u @ vt
+
+    def trace_of(t):
+        return np.sum(form.values * np.sum(form.left * right_of(t), axis=0)) / np.linalg.norm(
+            form.values)
+    low, high = -10.0, 10.0
+    if not trace_of(low) < trace < trace_of(high):
+        raise ValueError(f"no turn gives a trace over norm of {trace:g}")
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if trace_of(middle) < trace else (low, middle)
+    return form._replace(right=right_of(middle))
+
+
+def change(trunk, arm, seed):
+    """Give the heads of a trunk the forms of an arm, in place."""
+    needs_other = "other" in arm.spectrum + arm.size
+    other = minifpt.trunks.get(OTHER[arm.trunk], seed) if needs_other else trunk
+    for block, other_block in zip(trunk.h, other.h, strict=True):
+        for head in range(block.attn.n_head):
+            form = form_of(block.attn, head)
+            values = new_values(form.values, arm.spectrum, arm.size,
+                                form_of(other_block.attn, head).values)
+            form = form._replace(values=values)
+            set_form(block.attn, head, turned(form, float(arm.trace)) if arm.trace else form)
+
+
+def measures(trunk):
+    """Return means over a trunk's heads: the participation ratio of the form's singular values,
+    ``(sum of squares)^2 / sum of fourth powers``, its norm, its largest singular value, and its
+    trace over its norm."""
+    forms = [form_of(block.attn, head) for block in trunk.h for head in range(block.attn.n_head)]
+    numbers = []
+    for form in forms:
+        squares, norm = form.values ** 2, np.linalg.norm(form.values)
+        numbers.append((squares.sum() ** 2 / (squares ** 2).sum(), norm, form.values.max(),
+                        np.sum(form.values * np.sum(form.left * form.right, axis=0)) / norm))
+    return np.mean(numbers, axis=0)
+
+
+# --------------------------------------------------------------------------------------------- runs
+
+
+def reach_of_patches(bits):
+    """Return the largest test accuracy of a model that compares single patches of so many bits.
+
+    Half of the bits are hidden.  Of the four wrong strings some agree with all visible bits; a
+    hidden bit is guessed by a vote of the right string and of those."""
+    right = 0.0
+    for visible, wrong in itertools.product(range(bits), range(5)):       # at least one is hidden
+        agree = 0.5 ** visible
+        p = (math.comb(bits, visible) * 0.5 ** bits * (bits - visible) / bits * math.comb(4, wrong)
+             * agree ** wrong * (1 - agree) ** (4 - wrong))
+        for same in range(wrong + 1):                     # of the wrong strings, in this bit
+            lead = 2 * (1 + same) - (1 + wrong)
+            right += p * math.comb(wrong, same) * 0.5 ** wrong * (lead > 0 or 0.5 * (lead == 0))
+    return 0.5 + right                                    # the visible bits are right
+
+
+def level(percent, patch):
+    """Return the test accuracy of a level.  With fewer than 20 bits in a patch it is the same share
+    of the way from 75 % to :func:`reach_of_patches` as the level is from 75 to 100 %."""
+    share = (percent / 100 - 0.75) / 0.25
+    return 0.75 + share * ((reach_of_patches(patch) if patch < 20 else 1.0) - 0.75)
+
+
+def last_level(arm):
+    """Return the level at which the test runs of an arm end."""
+    return 99 if arm.trunk.startswith(("random:1x", "random:2x")) else 95
+
+
+@one_core
+@kept_memory
+def run(arm, lr, seed, goal, most_steps):
+    """Train one model to a test accuracy, at most ``most_steps`` steps; return its row."""
+    begin = time.perf_counter()
+    task = minifpt.tasks.get("bit-memory", bits=5 * arm.patch, patch=arm.patch)
+    model = minifpt.FPT.for_task(task, arm.trunk, seed=seed, dropout=0.0)
+    change(model.trunk, arm, seed)
+    numbers = [f"{number:.4g}" for number in measures(model.trunk)]
+    optimizer = optim.Adam([p for p in model.parameters() if p.trainable], lr)
+    rng, curve, reached = np.random.default_rng([seed, 0]), [], ""
+    test = task.batch(np.random.default_rng([seed, 1]), EXAMPLES, "test")
+    for step in range(1, most_steps + 1):
+        try:
+            training.step(model, task, optimizer, *task.batch(rng, BATCH, "train"), 1.0, rng)
+        except training.Diverged:
+            break
+        if step % EVERY == 0:
+            accuracy = training.evaluate(model, task, *test)[1]
+            curve.append(f"{step}:{accuracy:.4f}")
+            if accuracy >= goal:
+                reached = step
+                break
+    last = curve[-1].split(":")[1] if curve else "nan"
+    return dict(zip(COLUMNS, map(str, (*arm, f"{lr:g}", seed, reached, step, last, *numbers,
+                                       round(time.perf_counter() - begin), " ".join(curve))),
+                    strict=True))
+
+
+def curve_of(row):
+    """Return the tests of a run, {step: accuracy}."""
+    return {int(step): float(accuracy) for step, accuracy in
+            (point.split(":") for point in row["curve"].split())}
+
+
+def steps_to(percent, row):
+    """Return the step of a run's first test at a level, or ``NEVER``."""
+    goal = level(percent, int(row["patch"]))
+    return next((step for step, accuracy in curve_of(row).items() if accuracy >= goal), NEVER)
+
+
+def winner(rows):
+    """Return the learning rate that wins on one validation seed: fewest steps to level 95, then the
+    highest accuracy at the last test that all runs took."""
+    common = min(max(curve_of(row), default=0) for row in rows)
+    return min(rows, key=lambda row: (steps_to(95, row), -curve_of(row).get(common, 0)))["lr"]
+
+
+def choose_rate(winners):
+    """Return the learning rate that won on most validation seeds, or the middle one of three."""
+    most = max(winners, key=winners.count)
+    return most if winners.count(most) > 1 else f"{sorted(RATES)[1]:g}"
+
+
+def read_rows(path):
+    """Return the rows of a CSV file; none if it is not there."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def append(path, row):
+    """Add a row to a CSV file in one write, so that several processes can do so."""
+    text = io.StringIO()
+    csv.DictWriter(text, COLUMNS, lineterminator="\n").writerow(row)
+    with path.open("a", newline="", encoding="utf-8") as file:
+        file.write(text.getvalue())
+    print(path.stem, *list(row.values())[:15], flush=True)
+
+
+def run_arm(arm, path):
+    """Do the runs of an arm that the CSV file ``path`` lacks, and append them to it."""
+    rows = {(row["lr"], row["seed"]): row for row in read_rows(path)
+            if tuple(row[name] for name in Arm._fields) == tuple(map(str, arm))}
+
+    def row_of(lr, seed, goal, most_steps=MOST_STEPS):
+        key = f"{lr:g}", str(seed)
+        if key not in rows:
+            rows[key] = run(arm, lr, seed, goal, most_steps)
+            append(path, rows[key])
+        return rows[key]
+    winners = []
+    for seed in VALIDATION_SEEDS:
+        if len(winners) == 2 and winners[0] == winners[1]:
+            break                                         # the third seed cannot change the choice
+        trials = []
+        for lr in RATES:
+            most = min([MOST_STEPS, *(steps_to(95, row) for row in trials)])
+            trials.append(row_of(lr, seed, level(95, arm.patch), most))
+        winners.append(winner(trials))
+    for seed in SEEDS:
+        row_of(float(choose_rate(winners)), seed, level(last_level(arm), arm.patch))
+
+
+# ---------------------------------------------------------------------------------------- the page
+
+
+PREDICTIONS = RESULTS.parent / "directions-predictions.csv"
+PAGES = RESULTS.parent.parent / "docs" / "results"
+WORDS = {PRETRAINED: "pretrained", CONTROL: "control"}
+COLOURS = {PRETRAINED: "#0072b2", CONTROL: "#e69f00"}
+
+
+class Outcome(NamedTuple):
+    """The test runs of an arm: medians of five seeds, ``NEVER`` where most did not get there."""
+
+    lr: str
+    rows: list
+    directions: float                                     # participation ratio, mean of the seeds
+    steps: dict                                           # {level: median}
+    way: float                                            # median of the steps from 80 to 95 %
+
+
+def outcomes(study, folder=RESULTS):
+    """Return {arm: :class:`Outcome`} of the arms of a study whose five test seeds are run."""
+    by_arm = {}
+    for row in read_rows(folder / f"directions-{study}.csv"):
+        if int(row["seed"]) in SEEDS:
+            arm = Arm(row["trunk"], int(row["patch"]), *(row[name] for name in Arm._fields[2:]))
+            by_arm.setdefault(arm, []).append(row)
+    return {arm: outcome_of(by_arm[arm]) for arm in STUDIES[study]
+            if len(by_arm.get(arm, ())) == len(SEEDS)}
+
+
+def outcome_of(rows):
+    """Return the :class:`Outcome` of the test rows of an arm."""
+    steps = {percent: float(np.median([steps_to(percent, row) for row in rows]))
+             for percent in LEVELS}
+    return Outcome(rows[0]["lr"], rows, float(np.mean([float(row["directions"]) for row in rows])),
+                   steps, float(np.median([way_of(row) for row in rows])))
+
+
+def way_of(row):
+    """Return the steps of a run from level 80 to level 95, or ``NEVER``."""
+    end = steps_to(95, row)
+    return end if end == NEVER else end - steps_to(80, row)
+
+
+def spread(steps):
+    """Return the median of some steps, and the least and the largest in brackets."""
+    median, least, largest = (number(f(steps)) for f in (np.median, min, max))
+    return median + f" ({least}…{largest})" * (least != largest)
+
+
+def number(steps):
+    """Return a number of steps as text."""
+    return f"> {MOST_STEPS:,}" if steps >= NEVER else f"{steps:,.0f}"
+
+
+def name_of(arm):
+    """Return the words for an arm's spectrum and trace."""
+    words = {"own": "own", "other": "the other's"}.get(arm.spectrum, arm.spectrum)
+    return words + f", trace {arm.trace}" * bool(arm.trace)
+
+
+def norm_of(arm):
+    """Return whose norm the forms of an arm have."""
+    return OTHER[arm.trunk] if arm.size == "norm of other" else arm.trunk
+
+
+def spectrum_of(arm):
+    """Return whose spectrum the forms of a transplant have, or its name."""
+    return {"own": arm.trunk, "other": OTHER.get(arm.trunk)}.get(arm.spectrum, arm.spectrum)
+
+
+def table(study, folder=RESULTS):
+    """Return the Markdown table of a study: a row for each arm whose runs are complete."""
+    results = outcomes(study, folder)
+    head = {"dose": ["blocks", "bits", "spectrum", "same"],
+            "transplants": ["directions", "spectrum", "norm"],
+            "trace": ["trunk", "spectrum", "trace"]}[study]
+    lines = [[*head, "PR", "80 %", "95 %", "80 to 95 %", "99 %", "rate"]]
+    for arm, outcome in results.items():
+        blocks = arm.trunk.partition(":")[2].partition("x")[0]
+        first = {"dose": [blocks, str(arm.patch), name_of(arm), arm.size],
+                 "transplants": [WORDS.get(key, key) for key in (
+                     arm.trunk, spectrum_of(arm), norm_of(arm))],
+                 "trace": [WORDS.get(arm.trunk, "random block"), arm.spectrum, arm.trace]}[study]
+        lines.append([*first, f"{outcome.directions:.1f}",
+                      *(spread([steps_to(percent, row) for row in outcome.rows])
+                        for percent in (80, 95)),
+                      spread([way_of(row) for row in outcome.rows]),
+                      number(outcome.steps[99]) if last_level(arm) == 99 else "", outcome.lr])
+    return "\n".join(f"| {' | '.join(line)} |" for line in [
+        lines[0], ["---"] * len(lines[0]), *lines[1:]]).replace("| ---", "|---").replace(
+            "--- |", "---|")
+
+
+def key_of(row):
+    """Return the arm of a row of the predictions."""
+    return Arm(row["trunk"], int(row["patch"]), *(row[name] for name in Arm._fields[2:]))
+
+
+def judged(folder=RESULTS):
+    """Yield (study, arm, level, low, high, median, whether it lies within) for each interval of
+    the predictions whose arm is run."""
+    for row in read_rows(PREDICTIONS):
+        outcome = outcomes(row["study"], folder).get(key_of(row))
+        if outcome is None:
+            continue
+        for percent in (80, 95):
+            low, high = (NEVER if row[f"{end}_{percent}"] == "never"
+                         else float(row[f"{end}_{percent}"]) for end in ("low", "high"))
+            median = outcome.steps[percent]
+            yield row["study"], key_of(row), percent, low, high, median, low <= median <= high
+
+
+def pairs(folder=RESULTS):
+    """Return the pairs of transplants that the predictions name, as lists of (first, second):
+    ``directions`` of equal spectrum and norm, pretrained first; ``spectra`` of equal directions and
+    norm, the pretrained spectrum first."""
+    results = outcomes("transplants", folder)
+    by_parts = {(arm.trunk, spectrum_of(arm), norm_of(arm)): outcome
+                for arm, outcome in results.items()}
+    trunks, spectra = (PRETRAINED, CONTROL), (PRETRAINED, CONTROL, "flat")
+    directions = [((PRETRAINED, spectrum, norm), (CONTROL, spectrum, norm))
+                  for spectrum in spectra for norm in trunks]
+    others = [((trunk, PRETRAINED, norm), (trunk, spectrum, norm))
+              for trunk in trunks for norm in trunks for spectrum in (CONTROL, "flat")]
+    return by_parts, *([(one, two) for one, two in each if {one, two} <= {*by_parts}]
+                       for each in (directions, others))
+
+
+def report(folder=RESULTS):
+    """Print the tables, the outcome of each predicted interval, and the ratios of the pairs."""
+    for study in STUDIES:
+        if outcomes(study, folder):
+            print(f"{study}\n\n{table(study, folder)}\n")
+    results = [*judged(folder)]
+    for study, arm, percent, low, high, median, holds in results:
+        print(study, *arm, f"{percent} %: {number(low)} to {number(high)}, {number(median)},",
+              "held" if holds else "missed")
+    for study in STUDIES:
+        own = [result for result in results if result[0] == study]
+        print(study, f"{sum(result[-1] for result in own)} of {len(own)} intervals held")
+    by_parts, directions, spectra = pairs(folder)
+    for name, chosen in ("directions", directions), ("spectra", spectra):
+        for one, two in chosen:
+            a, b = by_parts[one], by_parts[two]
+            print(name, *(WORDS.get(key, key) for key in (*one, "against", *two)),
+                  f"to 80 %: {a.steps[80] / b.steps[80]:.2f}, way: {a.way / b.way:.2f}")
+
+
+def median_curve(rows, last):
+    """Return steps, and the median, least and largest accuracy of some runs at each, in per cent.
+    A run that has ended keeps its last accuracy."""
+    steps = np.arange(EVERY, last + 1, EVERY)
+    curves = np.array([[max((step, accuracy) for step, accuracy in curve_of(row).items()
+                            if step <= at)[1] for at in steps] for row in rows])
+    return steps, *(100 * f(curves, axis=0) for f in (np.median, np.min, np.max))
+
+
+def picture_of_curves(target, folder=RESULTS, last=1000):
+    """Draw the learning curves of the pretrained trunk, of its flat spectrum, and of the control:
+    the median of five seeds and their range."""
+    results = outcomes("transplants", folder)
+    fig, (ax,) = plots.figure(width=7.2, height=4.2)
+    for arm, label, colour, dash in (
+            (Arm(PRETRAINED), "pretrained", COLOURS[PRETRAINED], "-"),
+            (Arm(PRETRAINED, spectrum="flat"), "pretrained, flat spectrum", "#009e73", "--"),
+            (Arm(CONTROL), "random control", COLOURS[CONTROL], "-.")):
+        steps, median, least, largest = median_curve(results[arm].rows, last)
+        ax.plot(steps, median, dash, color=colour, linewidth=2.2, label=label)
+        ax.fill_between(steps, least, largest, color=colour, alpha=0.18, linewidth=0)
+    for percent in (80, 95):
+        ax.axhline(percent, color="0.5", linestyle=":", linewidth=1)
+    ax.set(xlabel="training steps", ylabel="bits right (%)", ylim=(74, 100), xlim=(0, last),
+           yticks=(75, 80, 85, 90, 95, 100))
+    ax.legend(frameon=False, loc="lower right")
+    plots.save(fig, target, "picture")
+
+
+MARKERS = {(1, 5): "v", (1, 10): "s", (1, 20): "o", (1, 40): "^", (2, 20): "D", (6, 20): "P"}
+
+
+def blocks_of(arm):
+    """Return the number of blocks of a random trunk."""
+    return int(arm.trunk.partition(":")[2].partition("x")[0])
+
+
+def picture_of_dose(target, folder=RESULTS):
+    """Draw steps against the participation ratio: one block with 20 bits, a line for each level;
+    then all random arms, as shares of the trunk as drawn."""
+    results = outcomes("dose", folder)
+    fig, (left, right) = plots.figure(2, width=4.3, height=3.9)
+    base = {arm: outcome for arm, outcome in results.items()
+            if (arm.trunk, arm.patch, arm.size) == (ONE_BLOCK, 20, "norm")}
+    order = sorted(base.values(), key=lambda outcome: outcome.directions)
+    for percent, colour in zip((80, 90, 95, 99), ("#9ecae1", "#4292c6", "#08519c", "#08264d"),
+                               strict=True):
+        points = [(outcome.directions, outcome.steps[percent]) for outcome in order]
+        solved = [point for point in points if point[1] < NEVER]
+        left.plot(*zip(*solved, strict=True), "o-", color=colour, label=f"{percent} %")
+        for x in (x for x, steps in points if steps == NEVER):
+            left.plot(x, MOST_STEPS, marker=6, color=colour, fillstyle="none", markersize=9)
+    left.set(xscale="log", yscale="log", xlabel="participation ratio of a head's singular values",
+             ylabel="steps", title="One block, 20 bits in a patch")
+    left.set_xticks((1, 2, 4, 8, 16, 32), ("1", "2", "4", "8", "16", "32"))
+    left.set_yticks((50, 100, 200, 500, 1000, 1500), ("50", "100", "200", "500", "1,000", "1,500"))
+    left.minorticks_off()
+    left.legend(frameon=False, title="steps to")
+    for (blocks, bits), marker in MARKERS.items():
+        own = results.get(Arm(f"random:{blocks}x4x128@1.41", bits))
+        arms = [(arm, outcome) for arm, outcome in results.items()
+                if (blocks_of(arm), arm.patch) == (blocks, bits) and arm.size == "norm"]
+        if own is None or own.steps[95] == NEVER:
+            continue
+        colour = f"C{[*MARKERS].index((blocks, bits))}"
+        for solved in (True, False):
+            points = [(outcome.directions / bits,
+                       (outcome.steps[95] if solved else MOST_STEPS) / own.steps[95])
+                      for _, outcome in arms if (outcome.steps[95] < NEVER) == solved]
+            if points:
+                label = f"{blocks} block{'s' * (blocks > 1)}, {bits} bits" * solved
+                right.plot(*zip(*points, strict=True), marker if solved else 6, color=colour,
+                           fillstyle="full" if solved else "none", label=label, markersize=7)
+    right.set(xscale="log", yscale="log", xlabel="participation ratio / bits in a patch",
+              ylabel="steps to level 95, as drawn = 1", title="All spectra at equal norm")
+    right.set_xticks((0.05, 0.1, 0.2, 0.5, 1, 2, 5), ("0.05", "0.1", "0.2", "0.5", "1", "2", "5"))
+    right.set_yticks((1, 2, 5, 10), ("1", "2", "5", "10"))
+    right.minorticks_off()
+    right.legend(frameon=False)
+    plots.save(fig, target, "picture")
+
+
+def picture_of_plane(target, folder=RESULTS):
+    """Draw each transplant by its steps to 80 % and its steps from 80 to 95 %."""
+    fig, (ax,) = plots.figure(width=7.2, height=4.8)
+    markers = {PRETRAINED: "o", "half flat": "s", CONTROL: "^", "flat": "D"}
+    names = {PRETRAINED: "pretrained", "half flat": "half flat", CONTROL: "control's",
+             "flat": "flat"}
+    for arm, outcome in outcomes("transplants", folder).items():
+        if outcome.steps[80] < NEVER:
+            ax.plot(outcome.steps[80], min(outcome.way, MOST_STEPS),
+                    markers[spectrum_of(arm)] if outcome.way < NEVER else 6, markersize=10,
+                    color=COLOURS[arm.trunk], markeredgewidth=2,
+                    fillstyle="full" if norm_of(arm) == PRETRAINED else "none")
+    for spectrum, marker in markers.items():
+        ax.plot([], [], marker, color="0.4", label=f"spectrum: {names[spectrum]}", linestyle="")
+    for trunk, colour in COLOURS.items():
+        ax.plot([], [], "o", color=colour, label=f"directions: {WORDS[trunk]}", linestyle="")
+    for fill, text in ("full", "norm: pretrained"), ("none", "norm: control's"):
+        ax.plot([], [], "o", color="0.4", fillstyle=fill, label=text, linestyle="")
+    ax.set(xlabel="steps to 80 %", ylabel="steps from 80 to 95 %", yscale="log")
+    ticks = 75, 100, 150, 200, 300, 500, 1000
+    ax.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
+    ax.minorticks_off()
+    ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    plots.save(fig, target, "picture")
+
+
+def pictures(pages=PAGES, folder=RESULTS):
+    """Draw the three pictures of docs/results/directions.md."""
+    picture_of_curves(pages / "directions-curves.png", folder)
+    picture_of_dose(pages / "directions-dose.png", folder)
+    picture_of_plane(pages / "directions-plane.png", folder)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("studies", nargs="*", metavar="STUDY", help=", ".join(STUDIES))
+    parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV files")
+    parser.add_argument("--report", action="store_true", help="print tables and outcomes; no runs")
+    args = parser.parse_args()
+    if args.report:
+        report(args.out)
+        return
+    for name in args.studies or STUDIES:
+        if name not in STUDIES:
+            parser.error(f"no study '{name}', expected one of {', '.join(STUDIES)}")
+        path = args.out / f"directions-{name}.csv"
+        if not path.exists():
+            path.write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
+        arms = STUDIES[name]
+        if args.workers == 1:
+            for arm in arms:
+                run_arm(arm, path)
+        else:
+            with ProcessPoolExecutor(args.workers) as pool:
+                list(pool.map(run_arm, arms, [path] * len(arms)))
+
+
+if __name__ == "__main__":
+    main()
