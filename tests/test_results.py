@@ -95,10 +95,14 @@ def test_every_picture_of_the_results_is_drawn_and_shown(monkeypatch):
     for module, name, place in ((results, "dots", 1), (results.tables, "picture", 1),
                                 (results.memory_map, "picture", 1), (results.why, "picture", 1),
                                 (results.trunks, "picture", 1), (results, "sweep_picture", 1),
+                                (results.trunks, "window_picture", 1),
+                                (results.trunks, "predictions_picture", 1),
+                                *((results.directions, f"picture_of_{name}", 0)
+                                  for name in ("curves", "dose", "plane")),
                                 (results, "surprise", 0)):
         monkeypatch.setattr(module, name, lambda *args, place=place, **_: drawn.add(args[place]))
     results.pictures()
-    assert len(drawn) == 10 and all(path.stat().st_size > 10_000 for path in drawn)
+    assert len(drawn) == 15 and all(path.stat().st_size > 10_000 for path in drawn)
     shown = {(path.parent / target).resolve() for path in results.TEXTS
              for target in re.findall(r"\]\(([^)\s]+\.png)\)", path.read_text(encoding="utf-8"))}
     assert {path.resolve() for path in drawn} <= shown
