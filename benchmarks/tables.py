@@ -44,8 +44,8 @@ LARGE_MEMORY = Column("bit-memory", {"bits": 1000, "patch": 50},
 READ_WHOLE = Arm("minigpt-language", "full", "language, all trained", EXTRA_RATES)
 # Half of novels' weights each, the other half drawn anew.
 HALVES = tuple(Arm(f"{rest}+attn,mlp={frozen}", label=f"novels, {half} part alone")
-               for rest, frozen, half in ((STATISTICS.model, LANGUAGE.model, "frozen"),
-                                          (LANGUAGE.model, STATISTICS.model, "trained")))
+               for rest, frozen, half in ((STATISTICS.trunk, LANGUAGE.trunk, "frozen"),
+                                          (LANGUAGE.trunk, STATISTICS.trunk, "trained")))
 IMAGE_STATISTICS = Arm("statistics:minigpt-images", label="statistics of images")
 
 
@@ -57,7 +57,7 @@ def adapted(trunks, ranks=(1,)):
         (fixed, "nothing more", None), ("attn,mlp,pos", "layer norms", None),
         (fixed, "biases", "bitfit"),
         *((fixed, f"low rank {rank}", f"lora:rank={rank},on=attn.c_attn") for rank in ranks))
-    return tuple(Arm(trunk.model, mask, f"{trunk.full_label()}, {label}", (), adapter)
+    return tuple(Arm(trunk.trunk, mask, f"{trunk.full_label()}, {label}", (), adapter)
                  for trunk in trunks for mask, label, adapter in parts)
 
 
@@ -153,7 +153,7 @@ STUDIES = {
         "CIFAR-10 in long runs (tables 1, 2, 3, 6 and 8).",
         (long("cifar10", {}),),
         (long_arm(LANGUAGE), long_arm(RANDOM), *(long_arm(arm, 2) for arm in (
-            replace(WHOLE, model="random:3x4x128"), PLUS_MLP, PLUS_ATTENTION, READ_WHOLE,
+            replace(WHOLE, trunk="random:3x4x128"), PLUS_MLP, PLUS_ATTENTION, READ_WHOLE,
             IMAGES, BITS, STATISTICS, LSTM, LSTM_WHOLE, *(
                 Arm(f"random:{n}x4x128", label=f"random, {n} blocks")
                 for n in (2, 12)))))),

@@ -7,8 +7,7 @@ import inspect
 
 import numpy as np
 
-from minifpt.checks import generator, one_of, whole
-from minifpt.files.runs import crc
+from minifpt.checks import crc, generator, one_of, whole
 from minifpt.tasks import CIFAR10, MNIST, Digits
 
 OF = {task.name: task for task in (CIFAR10, Digits, MNIST)}

@@ -28,7 +28,7 @@ from minifpt.optim import Adam
 from minifpt.training import step as training_step
 
 
-class Numbers(tasks.Choices):
+class Numbers(tasks.Classification):
     """A task of random numbers with ten classes at the last token.
 
     49 x 16 is MNIST's shape, 64 x 48 CIFAR-10's."""

@@ -135,7 +135,7 @@ def name_of(trunk, angle):
     return trunk if str(angle) == "90" else f"{trunk},qk={angle}"
 
 
-class Nearest(minifpt.tasks.Choices):
+class Nearest(minifpt.tasks.Classification):
     """Which of eight labels stands with the vector that is most like the query?
 
     Six tokens hold a random vector of 16 numbers and a label, the last one a noisy copy of one of

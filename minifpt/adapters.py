@@ -19,6 +19,7 @@ import copy
 import math
 import re
 from contextlib import suppress
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -98,8 +99,8 @@ def adapt(model, text, seed=0):
         for name, layer in layers_for(model, options.pop("on")).items():
             layer.__class__ = LoRA
             layer.add(name, seed, **options)
-    if hasattr(model, "built"):                           # what minifpt.load makes again
-        model.built["adapt"] = text
+    if hasattr(model, "recipe"):                          # what minifpt.load makes again
+        model.recipe = replace(model.recipe, adapt=text)
     return model
 
 
@@ -153,6 +154,6 @@ def merge(model):
         weight.data, weight.grad = layer.merged(), None
         layer.weight, layer.__class__ = weight, Linear
         del layer.lora_a, layer.lora_b, layer.scale
-    if adapted and hasattr(model, "built"):               # minifpt.load cannot make it again
-        model.built = {k: v for k, v in model.built.items() if k not in ("adapt", "model")}
+    if adapted and hasattr(model, "recipe"):              # minifpt.load cannot make it again
+        model.recipe = replace(model.recipe, adapt=None, trunk=None)
     return model

@@ -4,6 +4,7 @@ with ``where``, the name of the function or class that got the argument."""
 import math
 import operator
 import types
+import zlib
 from contextlib import suppress
 
 import numpy as np
@@ -152,6 +153,15 @@ def arrays_in(value, visited=None):
                        for name in vars(kind).get("__slots__", ())),
                      *(cell.cell_contents for cell in getattr(value, "__closure__", None) or ())):
             yield from arrays_in(part, visited)
+
+
+def crc(arrays):
+    """Return a CRC-32 of arrays, as text."""
+    value = 0
+    for a in arrays:
+        value = zlib.crc32(str((a.shape, a.dtype)).encode(), value)
+        value = zlib.crc32(np.ascontiguousarray(a), value)
+    return f"{value:08x}"
 
 
 def unchanged(now, before):

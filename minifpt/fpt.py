@@ -8,6 +8,7 @@ import io
 import math
 import os
 import textwrap
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,24 @@ class InputLayer(Linear):
         return None
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """All that an FPT is built from: a run stores it, and :func:`minifpt.load` builds the same
+    model from it."""
+
+    input_dim: int
+    output_dim: int
+    output_tokens: int
+    seed: int
+    tokens: int = 0                                       # of the task
+    trunk: str | None = None                              # its name; None if it was built in code
+    freeze: str = "full"
+    dropout: float | None = None                          # of a trunk with a name
+    adapt: str | None = None
+    start: str | None = None
+    n_positions: int | None = None                        # where new ones were added
+
+
 class FPT(Layer):
     """A trunk between a new input layer and a new output layer.
 
@@ -74,22 +93,20 @@ class FPT(Layer):
         # A trunk of the user's own may lack these two options, which save time.
         self.trunk_options = [name for name in inspect.signature(trunk.forward).parameters
                               if name in ("need_dx", "last")]
-        # What minifpt.load needs to build the model again; for_task and freeze add to it.
-        self.built = {"input_dim": input_dim, "output_dim": output_dim,
-                      "output_tokens": output_tokens, "seed": seed}
+        self.recipe = Recipe(input_dim, output_dim, output_tokens, seed)
         rng = np.random.default_rng([checks.seed("FPT", seed), 0xF47])
         self.input.weight.data[:] = orthogonal(rng, input_dim, C, gain=1.41)
         for p in self.output.parameters():
             p.data[:] = rng.uniform(-1 / math.sqrt(C), 1 / math.sqrt(C), p.data.shape)
 
     @classmethod
-    def for_task(cls, task: Any, model: str | Trunk = "minigpt-language", freeze: str = "fpt",
+    def for_task(cls, task: Any, trunk: str | Trunk = "minigpt-language", freeze: str = "fpt",
                  seed: int = 0, dropout: float | None = None, adapt: str | None = None,
                  start: str | None = None) -> "FPT":
         """Return the FPT that ``minifpt train TASK`` trains.
 
         task      a :class:`minifpt.tasks.Task`, or a task's name.
-        model     a trunk, or its name, as for ``--model``: see :class:`minifpt.trunks.TrunkSpec`.
+        trunk     a trunk, or its name, as for ``--model``: see :class:`minifpt.trunks.TrunkSpec`.
         freeze    a mask as text; see :meth:`minifpt.FreezeMask.parse`.
         seed      seed of the new layers, and of a random trunk's weights.
         dropout   probability; ``None`` takes the task's default.  A trunk that is an object keeps
@@ -108,29 +125,36 @@ class FPT(Layer):
             raise ValueError(f"FPT: the task is {checks.brief(task)}, expected a task or its name")
         if dropout is not None:
             checks.number("FPT", "dropout", dropout, zero=True, most=0.99999)
-        is_name = isinstance(model, (str, os.PathLike, TrunkSpec))
-        mask, spec = FreezeMask.parse(freeze), TrunkSpec.parse(model) if is_name else None
-        dropout = tasks.defaults_of(task)["dropout"] if dropout is None else dropout
-        trunk = trunks.get(spec, seed, dropout) if spec else model
-        fpt = cls(trunk, task.input_dim, task.output_dim, task.output_tokens, seed)
-        tokens = checks.whole("FPT", "tokens", getattr(task, "tokens", 0), 0)
-        if start is not None:
-            forms.start_input(fpt, start)
-        if adapt is not None:
-            adapters.adapt(fpt, adapt, seed)
-        fpt.freeze(mask)
-        fpt.built |= {"tokens": tokens, "start": start, "adapt": adapt}
-        if spec:
-            fpt.built |= {"model": spec.text, "dropout": dropout}
+        is_name = isinstance(trunk, (str, os.PathLike, TrunkSpec))
+        default = tasks.defaults_of(task)["dropout"] if is_name else None
+        return cls.from_recipe(Recipe(
+            task.input_dim, task.output_dim, task.output_tokens, seed,
+            checks.whole("FPT", "tokens", getattr(task, "tokens", 0), 0),
+            TrunkSpec.parse(trunk).text if is_name else None, str(FreezeMask.parse(freeze)),
+            default if dropout is None else dropout, adapt, start), trunk)
+
+    @classmethod
+    def from_recipe(cls, recipe, trunk=None):
+        """Return the FPT of a :class:`Recipe`; ``trunk`` is the trunk of one that names none."""
+        if recipe.trunk is not None:
+            trunk = trunks.get(recipe.trunk, recipe.seed, recipe.dropout)
+        model = cls(trunk, recipe.input_dim, recipe.output_dim, recipe.output_tokens, recipe.seed)
+        if recipe.start is not None:
+            forms.start_input(model, recipe.start)
+        if recipe.adapt is not None:
+            adapters.adapt(model, recipe.adapt, recipe.seed)
+        model.freeze(recipe.freeze)
         if (hasattr(trunk, "add_positions") and setting(trunk.config, "positions")
-                and trunk.wpe.weight.trainable and tokens > trunk.config.n_positions):
-            fpt.built["n_positions"] = tokens             # the new ones are trained like the others
-            trunk.add_positions(tokens, seed)
-        return fpt
+                and trunk.wpe.weight.trainable and recipe.tokens > trunk.config.n_positions):
+            recipe = replace(recipe, n_positions=recipe.tokens)
+        if recipe.n_positions is not None:                # the new ones are trained like the others
+            trunk.add_positions(recipe.n_positions, recipe.seed)
+        model.recipe = recipe
+        return model
 
     def freeze(self, mask: FreezeMask | str) -> None:
         super().freeze(mask)
-        self.built["freeze"] = str(FreezeMask.parse(mask))
+        self.recipe = replace(self.recipe, freeze=str(FreezeMask.parse(mask)))
 
     @single_threaded_blas
     def forward(self, x: np.ndarray, train: bool = False, rng: np.random.Generator | None = None

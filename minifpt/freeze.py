@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from .checks import brief, flag, one_of
+from .checks import brief, crc, flag, one_of
 from .spelling import suggestion
 
 # The paper's groups.  The layer that owns a parameter gives its group.
@@ -252,3 +252,29 @@ def in_ranges(names):
     return [text for rest, blocks in ranges.items() for text in (
         [f"h.{first}-{last}{rest}" if last > first else f"h.{first}{rest}"
          for first, last in blocks] or [rest])]
+
+
+def frozen_crc(model):
+    """Return a CRC-32 of all frozen parameters, which are not in the checkpoint, and of all frozen
+    columns."""
+    return crc(array for _, p in model.named_parameters() for array in (
+        [p.data[..., columns] for columns in p.frozen_columns] if p.trainable else [p.data]))
+
+
+def trained_record(model):
+    """Return ``{name: frozen columns}`` of the trained parameters, for ``config.json``; columns
+    are lists of first, end and step, as of a slice."""
+    return {name: [[columns.start, columns.stop, columns.step] for columns in p.frozen_columns]
+            for name, p in model.named_parameters() if p.trainable}
+
+
+def train_as_recorded(model, record):
+    """Freeze the parameters of a model as :func:`trained_record` says, whoever froze them."""
+    parameters = dict(model.named_parameters())
+    for name in record:
+        if name not in parameters:
+            raise ValueError(f"the model has no parameter '{name}'")
+    for name, p in parameters.items():
+        p.trainable = name in record
+        if p.trainable:
+            p.frozen_columns = tuple(slice(*columns) for columns in record[name])

@@ -222,6 +222,16 @@ def named_layers(layer, name="", ids=None):
                 yield from named_layers(child, f"{name}.{key}".lstrip("."), ids)
 
 
+def settings_crc(model):
+    """Return a CRC-32 of the settings of our layers in a model, such as dropout and number of
+    heads."""
+    settings = [(name, [(key, value) for key, value in vars(layer).items()
+                        if isinstance(value, (int, float, str)) or key == "config"])
+                for name, layer in named_layers(model)
+                if type(layer).__module__.startswith(f"{__package__}.")]
+    return f"{zlib.crc32(repr(settings).encode()):08x}"
+
+
 def check_sizes(layer, **sizes):
     """Raise ``ValueError`` unless a layer's sizes are whole numbers from 1."""
     for name, size in sizes.items():

@@ -164,13 +164,13 @@ def run_file(path):
     """Return a Python file as a module.  It runs again where it has changed, or a module of its
     folder that it imports."""
     code, name = forget_changed(path), f"{package_of(path.parent)}_{path.stem}"
-    if RAN.get(name) != code:
+    if RAN.pop(name, None) != code or name not in sys.modules:
         loader = Loader(name, str(path))
         spec = importlib.util.spec_from_file_location(name, path, loader=loader)
         sys.modules[name] = importlib.util.module_from_spec(spec)     # as dataclasses expect
         with users_code():
             loader.exec_module(sys.modules[name])
-        RAN[name] = code
+    RAN[name] = code
     return sys.modules[name]
 
 
@@ -187,34 +187,6 @@ def forget_changed(path):
             if name.startswith(f"{package}.") or getattr(module, "__file__", None) in [*code][1:]:
                 del sys.modules[name]
     return code
-
-
-def code_crc(*texts):
-    """Return a CRC-32 of the code, without comments and layout, of every ``FILE.py:NAME`` in names
-    of tasks and trunks, and of modules beside these files that they import; or ``None``."""
-    matches = [match for text in texts for match in own_names(text)]
-    try:
-        code = [ast.unparse(ast.parse(Path(path).read_bytes()))
-                for match in matches for path in with_imports(match)]
-    except (SyntaxError, RecursionError, ValueError) as e:
-        raise ValueError(f"{matches[0][1]}: not Python ({message(e)})") from None
-    return f"{zlib.crc32(''.join(code).encode()):08x}" if code else None
-
-
-def own_names(text):
-    """Return the match of every ``FILE.py:NAME`` in the name of a task or trunk."""
-    whole = USERS_OWN.fullmatch(text)
-    parts = [text] if whole and Path(whole[1]).is_file() else re.split("[+=]", text)
-    return [match for part in parts if (match := USERS_OWN.fullmatch(part))]
-
-
-def with_imports(match):
-    """Return the path of the file of a ``FILE.py:NAME``, and those of the modules that it imports
-    from its folder or from folders in it, without running them."""
-    path = Path(match[1])
-    if not path.is_file():
-        raise FileNotFoundError(f"{match[0]}: there is no file {path}")
-    return [path, *imports_of(path.resolve())]
 
 
 def imports_of(path):

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import settings
 
 import minifpt
-from minifpt import cli, training
+from minifpt import cli, observers
 
 # How many examples hypothesis tries of each property; more for a long look.
 EXAMPLES = int(os.environ.get("MINIFPT_EXAMPLES", 6))
@@ -153,7 +153,7 @@ def savefig():
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr(Figure, "savefig", lambda fig, file, metadata=None, **options: file.write(
             dot(tuple((metadata or {}).items()))))
-        patch.setattr(training, "curves", lambda histories, path, *_: path.write_bytes(b"none"))
+        patch.setattr(observers, "curves", lambda histories, path, *_: path.write_bytes(b"none"))
         yield savefig
 
 

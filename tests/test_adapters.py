@@ -120,7 +120,7 @@ def adapted(kind, trunk="random:2x2x8"):
     try:
         return adapters.adapt(model, kind)
     except ValueError:
-        assert not model.built.get("adapt")               # minifpt.load would add it
+        assert not model.recipe.adapt               # minifpt.load would add it
         raise
 
 
@@ -134,6 +134,8 @@ def adapted(kind, trunk="random:2x2x8"):
     (lambda: adapters.adapt(adapted("lora:on=output"), "lora"), "has an adapter"),
     (lambda: adapted("lora", "lstm:1x8"), "on=attn.* names no linear layer"),
     (lambda: adapted("bitfit", "random:llama:1x2x8"), "has none"),
+    (lambda: adapters.adapt({}, "lora"), "adapt: the model is"),
+    (lambda: adapters.merge({}), "merge: the model is"),
     (lambda: adapted(LORA).trunk.save("x.npz"), "save: the model has adapters"),
     (lambda: adapted(LORA).save("folder"), "save: the model has adapters")])
 def test_what_is_refused_in_one_line(tmp_path, monkeypatch, call, says):
@@ -149,7 +151,7 @@ def test_a_run_keeps_its_adapter(tmp_path, monkeypatch, fails, kind):
     line = ["train", "bit-xor", "--model", "random:1x2x8", "--freeze", "attn,mlp,ln", "--out", "r",
             "--checkpoint-every", 3]
     assert cli.main([*line, "--adapt", kind, "--steps", 3]) == 0
-    assert json.loads((tmp_path / "r" / "config.json").read_text())["adapt"] == kind
+    assert json.loads((tmp_path / "r" / "config.json").read_text())["recipe"]["adapt"] == kind
     names = np.load(tmp_path / "r" / "checkpoint.npz").files
     assert kind == "bitfit" or any("lora" in name for name in names)
     assert cli.main([*line, "--adapt", kind, "--steps", 4, "--resume"]) == 0

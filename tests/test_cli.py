@@ -180,9 +180,10 @@ def test_train_makes_a_new_folder_each_time_with_the_options_of_the_command_line
         assert status_of(TRAIN + "--n 2 --clip 0.5 --warmup 2 --eval-every 2") == 0
     assert names("runs/bit-xor-2") == ["checkpoint.npz", "config.json", "curves.png", "metrics.csv"]
     config = config_of("runs/bit-xor-2")
-    expected = {"task": "bit-xor", "options": {"n": 2}, "model": "random", "freeze": "attn,mlp",
-                "steps": 3, "batch_size": 2, "lr": 3e-3, "seed": 0, "dropout": 0.0, "clip": 0.5,
-                "warmup": 2, "eval_every": 2}
+    recipe = {"trunk": "random", "freeze": "attn,mlp", "dropout": 0.0}
+    expected = {"task": "bit-xor", "options": {"n": 2}, "steps": 3, "batch_size": 2, "lr": 3e-3,
+                "seed": 0, "clip": 0.5, "warmup": 2, "eval_every": 2, "recipe": recipe}
+    config["recipe"] = {key: config["recipe"][key] for key in recipe}
     assert {key: config[key] for key in expected} == expected
 
 
@@ -473,11 +474,11 @@ def test_a_page_is_opened(line, page, folder, capsys, output, monkeypatch):
 @pytest.mark.parametrize("line", [TRAIN, "pretrain bits --steps 2 ", COMPARE])
 def test_a_batch_too_large_for_memory_leaves_no_folder(line, fails, monkeypatch):
     """Not even the folders above the run's own stay."""
-    def batch(self, rng, size, split="train", batch=tasks.Choices.batch):
+    def batch(self, rng, size, split="train", batch=tasks.Classification.batch):
         if size == 12345:
             raise MemoryError("Unable to allocate\n8 EiB")
         return batch(self, rng, size, split)
-    monkeypatch.setattr(tasks.Choices, "batch", batch)
+    monkeypatch.setattr(tasks.Classification, "batch", batch)
     fails(line + "--batch-size 12345", "minifpt: not enough memory: Unable to allocate 8 EiB\n")
 
 

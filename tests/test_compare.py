@@ -39,7 +39,7 @@ def tiny(monkeypatch):
 @pytest.fixture
 def runs(monkeypatch):
     """The (task, seed, steps) of each run that made any steps."""
-    calls, steps, train, step = [], [], compare.train, training.step
+    calls, steps, train, step = [], [], training.train, training.step
 
     def stepping(*args, **kw):
         steps.append(1)
@@ -51,7 +51,7 @@ def runs(monkeypatch):
             return train(model, task, **kw)
         finally:
             calls.extend([(task.name, kw["seed"], len(steps))] if steps else [])
-    monkeypatch.setattr(compare, "train", recorded)
+    monkeypatch.setattr("minifpt.experiments.runs.train", recorded)
     monkeypatch.setattr(training, "step", stepping)
     return calls
 
@@ -294,7 +294,7 @@ def test_a_grid_runs_each_once(tiny, model, tmp_path, runs):
 BAD_GRIDS = [
     ({"options": SMALL | {"steps": 7}}, ValueError, "the run has 4 steps, not 7: choose another"),
     ({"options": SMALL | {"lr": 1e-2}}, ValueError, "lr = 0.003, not 0.01"),
-    ({"models": ["w.npz"]}, ValueError, "other weights at its start: restore it"),
+    ({"models": ["w.npz"]}, ValueError, "other frozen weights: restore it"),
     ({"models": ["random", "nope"]}, FileNotFoundError, "no weights 'nope'"),
     ({"models": [compare.Arm("random", "attn,mlp,pos")], "task_options": {"n": 200}}, ValueError,
      "400 tokens, the trunk has 64 positions: "),
@@ -456,11 +456,11 @@ def test_all_rates_are_run_with_all_seeds_masks_and_adapters(tiny, tmp_path, cap
     text = capsys.readouterr().out
     for arm in ("random, lr 0.001", "random (1x1x4), lora:rank=1, lr 0.001",
                 "random (1x1x4), lora:rank=1, frozen: only:ln, lr 0.01"):
-        assert f"\n{arm} " in text
+        assert f"\n| {arm} |" in text
     assert not (tmp_path / "out" / "choice").exists() and "edge" not in text
     configs = [json.loads(path.read_text()) for path in tmp_path.rglob("config.json")]
-    assert sorted((c["model"], str(c["adapt"]), c["freeze"], c["lr"], c["seed"])
-                  for c in configs) == sorted(itertools.product(
+    assert sorted((r["trunk"], str(r["adapt"]), r["freeze"], c["lr"], c["seed"])
+                  for c in configs for r in [c["recipe"]]) == sorted(itertools.product(
         ("random", "random:1x1x4"), ("None", "lora:rank=1"), ("attn,mlp", "only:ln"),
         (1e-3, 1e-2), (0, 1)))
 

@@ -48,7 +48,7 @@ def go(tmp_path, monkeypatch, capsys):
     def picture(figure, path, *_):
         write_beside(path, lambda f: f.write(b"\x89PNG" + 50 * b"-" + PNG_END))
     monkeypatch.setattr("minifpt.files.plots.save", picture)
-    monkeypatch.setattr("minifpt.training.curves", picture)
+    monkeypatch.setattr("minifpt.observers.curves", picture)
 
     def run(name, folder):
         line, there = COMMANDS[name]

@@ -77,11 +77,15 @@ def damaged(value):
     (lambda: minifpt.FPT(minifpt.GPT2(minifpt.GPT2Config(1, 1, 8)), 1, 2), "m.npz", None,
      "m.npz, expected the name of a new folder"),
     (lambda: language_model(causal=False), "folder", None, "causal"),
+    (language_model, "w.safetensors", None, "w.safetensors: expected the name of a folder"),
+    (language_model, "folder", "float8", "expected float16 or float32"),
     (lambda: minifpt.FPT(minifpt.trunks.get("lstm:1x8"), 3, 4), "folder", None,
      "LSTM trunks, expected one of a family that it has, such as GPT2, Llama or Bert")])
 def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path, make, path, dtype, message):
     with refused(message):
         make().save(tmp_path / path, *[dtype] if dtype else [])
+    with refused("save: the path is 3, expected a folder or an .npz file"):
+        language_model().save(3)
     assert not os.listdir(tmp_path)
 
 

@@ -82,7 +82,7 @@ def test_a_trunk_of_ones_own_trains_and_goes_on(spec, minifpt_says):
     argv = [*command_in(spec.partition(":")[0]), "--steps", 4, "--batch-size", 2, "--out", "run"]
     assert argv[:4] == ["train", "bit-xor", "--model", spec]
     assert "after 4 steps" in minifpt_says(*argv)
-    assert json.loads(Path("run/config.json").read_text())["model"] == spec
+    assert json.loads(Path("run/config.json").read_text())["recipe"]["trunk"] == spec
     first = History.load("run/metrics.csv")
     assert "after 4 steps" in minifpt_says(*argv, "--resume")
     assert History.load("run/metrics.csv") == first and Path("run/curves.png").exists()

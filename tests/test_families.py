@@ -11,7 +11,7 @@ from test_convert import safetensors
 import minifpt
 from minifpt import cli, fast
 from minifpt import functional as F
-from minifpt.experiments import compare
+from minifpt.experiments import runs
 from minifpt.experiments.convert import import_weights as convert
 from minifpt.files.families import read_config
 from minifpt.trunks.encoder import Encoder, EncoderConfig, buckets
@@ -186,7 +186,7 @@ def test_a_bert_is_taken_as_a_model(folder, tmp_path):
         a, b = (dict(model.named_parameters())[f"h.1.{layer}.weight"].data
                 for model in (mixed, other))
         np.testing.assert_array_equal(a, b)
-    fpt, history = compare.run(minifpt.tasks.get("bit-xor", n=3), path, tmp_path / "run", steps=2,
+    fpt, history = runs.run(minifpt.tasks.get("bit-xor", n=3), path, tmp_path / "run", steps=2,
                                batch_size=2, progress=False)
     assert np.isfinite(history[-1]["train_loss"])
     x, _ = minifpt.tasks.get("bit-xor", n=3).batch(np.random.default_rng(0), 2)

@@ -1,6 +1,5 @@
 """The forms of attention heads: the switch in a trunk's name, the aligned start, the measures."""
 
-import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -222,9 +221,9 @@ def test_a_run_records_its_start(tmp_path, fails):
     words = ["train", "bit-memory", "--bits", 8, "--patch", 4, "--model", SMALL, "--out",
              tmp_path / "run", "--start"]
     assert cli.main([*words, "aligned", "--steps", 2]) == 0
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["start"] == "aligned"
     task, run = runs.read_run(tmp_path / "run")
-    assert np.trace(first_form(runs.at_start(tmp_path / "run", run.settings))) > 0
+    assert run.config["recipe"]["start"] == "aligned"
+    assert np.trace(first_form(runs.at_start(tmp_path / "run", run.config))) > 0
     assert "start = aligned, not opposed" in fails(*words, "opposed", "--steps", 4, "--resume")
 
 

@@ -224,7 +224,7 @@ def test_a_model_for_a_task_has_its_dropout_or_the_one_asked_for():
     for dropout, expected in ((None, minifpt.tasks.defaults_of(task)["dropout"]), (0.35, 0.35),
                               (0.0, 0.0)):
         model = minifpt.FPT.for_task(task, "random:1x1x8", dropout=dropout)
-        assert model.trunk.config.dropout == model.built["dropout"] == expected
+        assert model.trunk.config.dropout == model.recipe.dropout == expected
 
 
 def returning(change):
@@ -259,6 +259,13 @@ def through(trunk_backward):
         lambda y, c: (y * 1j, c), lambda y, c: (y.astype(np.float64), c))],
     *[(lambda f=f: through(f), r"^FPT: the trunk's backward must return .* an array \(B, T, 6\)")
       for f in (lambda dy, cache: None, lambda dy, cache: dy[0], lambda dy, cache: dy[:, :, 1:])],
+    (lambda: build().forward([[0.5]]), "FPT: x is a list"),
+    (lambda: build().forward(batch(), train=True, rng=0), "rng is 0: pass rng=np.random.default_"),
+    (lambda: build().backward(np.ones((2, 1)), build().forward(batch())[1]), "the gradient is"),
+    (lambda: build().backward(np.ones((2, 1)), []), "FPT: the cache is .*that forward returned"),
+    (lambda: minifpt.FPT(build().trunk, 0, 2), "FPT: input_dim must be a whole number, at least 1"),
+    (lambda: minifpt.FPT(build().trunk, 1, 2, seed=-1), "FPT: seed must be a whole number"),
+    (lambda: build().freeze({"attn": True}), "expected a FreezeMask, or its text"),
     (lambda: minifpt.FPT.for_task(5), "the task is 5, expected a task or its name"),
     (lambda: build().counts(-1), "tokens must be a whole number, at least 1, got -1")])
 def test_wrong_arguments_are_refused(call, message):

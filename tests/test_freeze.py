@@ -115,7 +115,7 @@ def test_only_trains_what_it_names_and_freezes_the_rest(text, trained):
     m.freeze(text)
     for name, p in m.named_parameters():
         assert p.trained_size() == (p.data.size if trained(name) else 0)
-    assert str(FreezeMask.parse(text)) == text.replace(" ", "") == m.built["freeze"]
+    assert str(FreezeMask.parse(text)) == text.replace(" ", "") == m.recipe.freeze
 
 
 def test_a_mask_with_a_question_mark_is_read_back():
@@ -182,6 +182,7 @@ def unknown_group():
     (lambda: FreezeMask(only=("ln", "x.*")).apply(model()), "^freeze: the pattern 'x.*' matches"),
     (lambda: FreezeMask(patterns=("h.9.ln_1.bias",)).apply(model()),
      r"the nearest name is 'trunk.h.\d.ln_1.bias'"),
+    (lambda: FreezeMask("fpt"), "^FreezeMask: input is 'fpt', expected True or False"),
     (lambda: FreezeMask(attn="yes"), "^FreezeMask: attn is 'yes', expected True or False"),
     (lambda: FreezeMask(atn=True), "^FreezeMask: 'atn' is not a group, expected one of input, pos"),
     (lambda: FreezeMask().frozen("a.b", "tok"),

@@ -23,9 +23,9 @@ from test_data import idx, record
 
 import minifpt
 from minifpt import tasks
-from minifpt.experiments import compare
+from minifpt.experiments import runs as run_folders
+from minifpt.experiments.runs import read_config
 from minifpt.experiments.runs import read_run as read_back
-from minifpt.experiments.runs import read_settings
 from minifpt.files import data, runs, tokenizer
 
 RUN = dict(steps=2, batch_size=2, eval_every=1, test_examples=2, progress=False)
@@ -192,7 +192,7 @@ def read_proteins(folder):
 
 
 def make_run(folder):
-    compare.run(tasks.get("bit-xor", n=2), "random:1x2x8", folder, freeze="attn,mlp,ln,pos",
+    run_folders.run(tasks.get("bit-xor", n=2), "random:1x2x8", folder, freeze="attn,mlp,ln,pos",
                 source="bit-xor", **RUN)
 
 
@@ -200,7 +200,7 @@ def read_run(folder):
     """As reports and going on read it: all, or nothing is changed."""
     if '"random:1x2x8"' in (folder / "config.json").read_text("utf-8", "replace"):
         finite(read_back(folder)[1].model)                # other names may be large models
-    read_settings(folder)
+    read_config(folder)
     assert all({*row} == {*runs.COLUMNS} for row in runs.History.load(folder / "metrics.csv"))
 
 

@@ -10,7 +10,7 @@ from conftest import refused, rng
 
 import minifpt
 from minifpt.gpt2 import SHAPES
-from minifpt.layers import standard_normal
+from minifpt.layers import KVCache, standard_normal
 
 
 def config(**kw):
@@ -116,6 +116,24 @@ def test_wrong_configs_and_dtypes_are_refused(wrong, message):
     dtype = wrong.get("dtype", np.float32)
     with refused(f"^GPT2(Config)?: .*{message}"):
         minifpt.GPT2(config(**{k: v for k, v in wrong.items() if k != "dtype"}), dtype=dtype)
+
+
+X = np.zeros((2, 3, 6), np.float32)
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda: minifpt.GPT2({"n_layer": 1}), "expected an instance of GPT2Config"),
+    (lambda: minifpt.GPT2.from_pretrained(3), "expected a name or a path"),
+    (lambda: minifpt.LanguageModel(config()).forward([[1, 2]]), "LanguageModel: ids"),
+    (lambda: minifpt.GPT2(config(), seed=-1), "seed must be a whole number"),
+    (lambda: minifpt.GPT2(config()).add_positions(0), "add_positions: n must be"),
+    (lambda: minifpt.GPT2(config()).forward(X, last=4), "last must be a whole number"),
+    *((lambda past=past, c=c: minifpt.GPT2(config(**c)).forward(X, past=past), "GPT2: past is")
+      for past, c in (("x", {}), ([KVCache(9)], {}), ([None, None], {}),
+                      ([KVCache(9), KVCache(9)], {"causal": False})))])
+def test_wrong_arguments_are_refused(call, message):
+    with refused(message):
+        call()
 
 
 def test_config_defaults_are_gpt2():

@@ -1,7 +1,9 @@
 """The checker itself: it must pass what is right, and refuse and describe what is wrong."""
 
+import functools
 import re
 import warnings
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -15,6 +17,9 @@ from gradient_cases import (
     Silent,
     Unscaled,
     X,
+    Y,
+    batch_norm,
+    batch_norm_backward,
     changed,
     maximum,
     maximum_backward,
@@ -30,7 +35,7 @@ from hypothesis import strategies as st
 
 import minifpt
 from minifpt import functional as F
-from minifpt.gradients import GradcheckReport, gradcheck
+from minifpt.gradients import GradcheckReport, diagnosis, examples, gradcheck
 from minifpt.layers import MLP, LayerNorm, Linear
 
 
@@ -319,7 +324,6 @@ GATE = Gate()
 @pytest.mark.parametrize("arguments, options, message", [
     (arguments, {"epz": 1} if "epz" in message else {}, message) for arguments, message in (
         ((square, square_backward, (np.arange(3),)), "all hold integers or are empty, .*x.astype"),
-        ((square, square_backward, (1j * X,)), "x is .*its real and its imaginary part"),
         ((F.embedding, F.embedding_backward, (None, X)), "ids is None, expected real num"),
         ((square, square_backward, ([[1.0], [2.0, 3.0]],)), "x is .*expected real numbers"),
         ((lambda x: x * x, square_backward, X), r"ndarray, expected \(output, cache\)"),
@@ -332,10 +336,11 @@ GATE = Gate()
         ((square, square_backward, X[:0]), "no input has a gradient .* or are empty"),
         ((lambda x: (x[:0], x), lambda dy, x: 0 * x, X), "the output is empty"),
         ((lambda x: (x, x, x), square_backward, X), "several outputs are"),
-        ((lambda x: (1j * x, x), square_backward, X), "the output is .*imaginary part"),
+        ((square, lambda dy, c: 1j * dy, X), "gradient of x is .*its input is real"),
         ((lambda x: ((x, x.argmax()), x), square_backward, X), "results in the cache"),
         ((lambda x: (x * RNG.random(4), x), square_backward, X),
          "not deterministic: pass a generator with a seed"),
+        ((5, 6, (1.0,)), "expected a function and its backward pass"),
         ((Linear(4, 2, np.float64), X), "no option 'epz' .did you mean 'eps'"),
         ((square, square_backward, X), "no option 'epz' .did you mean 'eps'"),
         ((lambda x: (np.float32(x) ** 2, x), square_backward, X),
@@ -353,7 +358,435 @@ GATE = Gate()
           lambda dy, c: dy * np.cos(shifted(c["h"][0]) - 1), X),
          "the backward pass changes its cache: let it work on a copy$"),
         ((Moving(4, 2, np.float64), X), "the backward pass changes the inputs"))]
-    + [((Linear(4, 2, np.float64), X), {"rng": 0}, "no option 'rng' .did you mean 'seed'")])
+    + [((Linear(4, 2, np.float64), X), {"rng": 0}, "no option 'rng' .did you mean 'seed'"),
+       *((square_arguments, {name: value}, f"(the )?{name} ")
+         for square_arguments in [(square, square_backward, X)] for name, value in (
+             ("eps", 0), ("tolerance", np.inf), ("seed", -1), ("elementwise", "3"),
+             ("directions", 0), ("far", 0), ("names", ["a", "b"])))])
 def test_what_cannot_be_checked_says_why(arguments, options, message):
     with refused(f"^gradcheck: .*{message}"):
         gradcheck(*arguments, **options)
+
+
+# ------------------------------------------------------------------------ ties and kinks
+
+
+def largest_of_pairs(x):
+    """The larger one of each pair of max(x, 0), and which entries it is."""
+    pairs = np.maximum(x, 0).reshape(-1, 2)
+    y = pairs.max(axis=1, keepdims=True)
+    return y.ravel(), (x, pairs == y)
+
+
+def largest_of_pairs_backward(dy, cache, share=lambda is_top: is_top):
+    x, is_top = cache
+    return (share(is_top) * dy[:, None]).ravel() * (x > 0)
+
+
+SHARES = {"to the first": lambda is_top: is_top & (np.cumsum(is_top, axis=1) == 1),
+          "in halves": lambda is_top: is_top / is_top.sum(axis=1, keepdims=True)}
+TIED = [[0.5, 0.5, 0, -1], [0.5, 0.5], [0.5, 0.5, 0, 0], [-1, 0, 0.5, 0.5, 0, 0, 1, 2],
+        [0.5, 0.5, 0, 0] * 20]
+
+
+@pytest.mark.parametrize("x", TIED, ids=map(len, TIED))
+@pytest.mark.parametrize("is_scalar", [False, True])
+def test_a_tie_is_found_beside_other_kinks(x, is_scalar):
+    """The whole gradient to both ties is wrong; in halves, or to one of them, it is right."""
+    def forward(x):
+        y, cache = largest_of_pairs(x)
+        return (y.sum(), cache) if is_scalar else (y, cache)
+
+    def backward(share):
+        return lambda dy, cache: largest_of_pairs_backward(
+            dy * np.ones(len(cache[1])), cache, share)
+    for seed in range(20 if len(x) < 9 else 3):
+        report = gradcheck(forward, backward(lambda is_top: is_top), np.array(x), seed=seed)
+        assert not report and "which may be ties: analytical" in str(report)
+        for share in SHARES.values():
+            assert gradcheck(forward, backward(share), np.array(x), seed=seed)
+
+
+@pytest.mark.parametrize("shares, is_right", [
+    ((0.5, 0.5), True), ((1.0, 0.0), True), ((0.5, 1.0), False), ((1.0, 0.5), False),
+    ((1.0, 1.0), False), ((0.0, 0.5), False)])
+def test_a_tie_of_two_inputs_counts_also_where_one_of_them_looks_right(shares, is_right):
+    """Half of the gradient equals the central difference there."""
+    x = np.array([1.0, 2.0, 3.0])
+
+    def backward(dy, cache):
+        x, y = cache
+        return [dy * np.where(x == y, share, a > b)
+                for share, a, b in zip(shares, (x, y), (y, x), strict=True)]
+    for seed in range(10):
+        report = gradcheck(with_cache(lambda x, y: np.maximum(x, y)), backward, x, x.copy(),
+                           seed=seed)
+        assert bool(report) == is_right, report
+
+
+# ------------------------------------------------------------------- what the second look draws
+
+
+@pytest.mark.parametrize("weight", [
+    np.ones((4, 4)), np.eye(4), 2 * np.eye(4), np.zeros((4, 4)), np.ones((30, 30)), np.eye(30),
+    np.add.outer(np.arange(4.0), np.arange(4.0))],
+    ids=["ones", "identity", "twice", "zeros", "many ones", "large identity", "symmetric"])
+def test_a_special_weight_hides_no_missing_transpose(weight):
+    x = normal(3, len(weight))
+    forward = with_cache(lambda x, w: x @ w)
+    for seed in range(20):
+        for w, is_right in (lambda w: w, False), (np.transpose, True):
+            report = gradcheck(forward, lambda dy, c, w=w: (dy @ w(c[1]), c[0].T @ dy), x, weight,
+                               seed=seed)
+            assert bool(report) == is_right, report
+
+
+@pytest.mark.parametrize("f, slope, x", [
+    (np.log, lambda x: 1 / x, [1.0, 2.0, 0.5]), (np.sqrt, lambda x: 0.5 / np.sqrt(x), [1.0, 4.0]),
+    (np.square, lambda x: 2 * x, [1.0, 0.0])])
+def test_the_second_look_stays_in_the_domain(f, slope, x):
+    """What was not negative is not drawn negative."""
+    seen = []
+    gradcheck(lambda x: (seen.append(x.min()), (f(x), x))[1],
+              lambda dy, x: dy * slope(x), np.array(x))
+    assert min(seen) >= -0.01
+
+
+# ------------------------------------------------------------------------------- float32
+
+
+def float32_inside(f, slope):
+    return (lambda x: (f(np.float32(x)).astype(float), x)), lambda dy, x: dy * slope(x)
+
+
+@pytest.mark.parametrize("pair", [
+    float32_inside(np.tanh, lambda x: 1 / np.cosh(x) ** 2), float32_inside(np.exp, np.exp),
+    (lambda x: (np.float32(x).astype(float) * np.pi, x), lambda dy, x: np.pi * dy),
+    (lambda x: (np.sum(np.float32(x) ** 2, dtype=float), x), lambda dy, x: 2 * dy * x)])
+def test_an_operation_in_float32_inside_is_called_so(pair):
+    with refused("twelfth digit of x: the operation computes in float32 inside.*tolerance=1e-2"):
+        gradcheck(*pair, X)
+    assert gradcheck(*pair, X, tolerance=1e-2)
+    assert not gradcheck(pair[0], lambda dy, x: 1.1 * pair[1](dy, x), X, tolerance=1e-2)
+
+
+def test_a_layer_in_float32_inside_is_called_so():
+    class Single(Linear):
+        def forward(self, x):
+            y, cache = super().forward(np.float32(x).astype(float))
+            return np.float32(y).astype(float), cache
+    layer = Single(4, 2, dtype=np.float64)
+    layer.weight.data[:] = normal(4, 2)
+    with refused("float32 inside"):
+        gradcheck(layer, X)
+
+
+@pytest.mark.parametrize("f", [
+    np.round, np.floor, np.sign, lambda x: x > 0.1, lambda x: 1e6 + x, np.sin,
+    lambda x: np.cosh(x - X), lambda x: x[0, 0] + 0 * x])
+def test_a_wrong_gradient_is_not_blamed_on_float32(f):
+    """Of steps, of a large constant, or of one number that fills all."""
+    assert not gradcheck(lambda x: (1.0 * f(x), x), lambda dy, x: 3 * dy, X)
+
+
+def test_a_gradient_with_float32_s_precision_is_noted():
+    report = gradcheck(square, lambda dy, c: np.float32(2 * dy * c[0]).astype(float), X)
+    assert report and "the gradient of x is float32, not float64" in str(report)
+    assert not gradcheck(square, square_backward, np.round(X, 1)).notes
+
+
+# ---------------------------------------------------------------------------- large inputs
+
+
+@pytest.mark.parametrize("work, most", [(1 << 28, 1300), (1 << 22, 500)])
+def test_the_search_in_a_large_input_has_a_limit_that_the_report_names(work, most, monkeypatch):
+    monkeypatch.setattr(diagnosis, "MOST_WORK", work)
+    n, calls = 300, []
+    x, w = normal(2, n), normal(n, n, seed=1) / n
+
+    def forward(x, w):
+        calls.append(0)
+        return x @ w, (x, w)
+    right = gradcheck(forward, lambda dy, c: (dy @ c[1].T, c[0].T @ dy), x, w, far=None)
+    n_right = len(calls)
+    report = gradcheck(forward, lambda dy, c: (dy @ c[1].T, 1.1 * c[0].T @ dy), x, w, far=None)
+    assert right and not report and len(calls) - n_right < most
+    assert re.search(rf"w: \d+ of \d+ sampled entries wrong .it has {n * n:,}., .*; they are 1.1 "
+                     "times", str(report))
+
+
+# ------------------------------------------------------------ nested, complex and random inputs
+
+
+def mlp(x, params):
+    h = np.tanh(x @ params["in"]["w"] + params["in"]["b"])
+    return h @ params["out"][0] * params["scale"], (x, params, h)
+
+
+def mlp_backward(dy, cache):
+    x, params, h = cache
+    dh = params["scale"] * dy @ params["out"][0].T * (1 - h * h)
+    return dh @ params["in"]["w"].T, {
+        "in": {"w": x.T @ dh, "b": dh.sum(axis=0)}, "out": [params["scale"] * h.T @ dy],
+        "scale": np.sum(dy * (h @ params["out"][0]))}
+
+
+PARAMS = {"in": {"w": normal(4, 5), "b": normal(5)}, "out": [normal(5, 2)], "scale": 2.0}
+
+
+def test_parameters_in_dicts_and_lists_are_one_input():
+    report = gradcheck(mlp, mlp_backward, X, PARAMS)
+    assert report and [*report.errors] == [
+        "x", "params['in']['w']", "params['in']['b']", "params['out'][0]", "params['scale']"]
+
+    def changed(**parts):
+        return lambda dy, cache: (lambda dx, grads: (dx, grads | parts))(*mlp_backward(dy, cache))
+
+    def wrong(dy, cache):
+        dx, grads = mlp_backward(dy, cache)
+        grads["in"]["b"] *= 2
+        return dx, grads
+    assert "params['in']['b']: 5 of 5 entries wrong" in str(gradcheck(mlp, wrong, X, PARAMS))
+    report = gradcheck(mlp, changed(out=None), X, PARAMS)
+    assert report.unchecked == ("params['out'][0]",)
+    assert gradcheck(mlp, changed(out=None), X, PARAMS, need=(True, False)).unchecked == ()
+    with pytest.raises(AssertionError, match=r"no gradient of params\['scale'\]"):
+        minifpt.assert_gradients(mlp, changed(scale=None), X, PARAMS)
+    with refused(r"gradient of params is .*expected what the input is"):
+        gradcheck(mlp, changed(bias=0), X, PARAMS)
+    with refused(r"gradient of params\['in'\] is .*expected what the input is"):
+        gradcheck(mlp, changed(**{"in": [1.0]}), X, PARAMS)
+
+
+ALONE = {                                                 # (a's and b's input, a and b, back again)
+    "a dict": ({"a": X, "b": Y}, lambda p: (p["a"], p["b"]), lambda a, b: {"a": a, "b": b}),
+    "a list": ([X, Y], tuple, lambda a, b: [a, b]), "a tuple": ((X, Y), tuple, lambda a, b: (a, b)),
+    "a list in a tuple": ((X, [Y]), lambda p: (p[0], p[1][0]), lambda a, b: (a, [b])),
+    "a dict in a list": ([{"a": X}, Y], lambda p: (p[0]["a"], p[1]), lambda a, b: [{"a": a}, b])}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_one_nested_input_alone_may_have_its_gradient_alone(name):
+    value, parts, together = ALONE[name]
+
+    def forward(value):
+        a, b = parts(value)
+        return a * b, (a, b)
+    for factor in 1.0, 1.1:
+        def backward(dy, cache, factor=factor):
+            return together(factor * dy * cache[1], dy * cache[0])
+        for back in backward, lambda dy, cache: (backward(dy, cache),):
+            assert bool(gradcheck(forward, back, (value,))) == (factor == 1.0)
+
+
+def test_ids_beside_nested_parameters_need_no_gradient():
+    ids, table = np.array([0, 2, 2]), {"w": normal(3, 4)}
+    def forward(ids, table):
+        return table["w"][ids], (ids, table["w"].shape)
+
+    def backward(dy, cache):
+        dw = np.zeros(cache[1])
+        np.add.at(dw, cache[0], dy)
+        return {"w": dw}
+    for back in backward, lambda dy, cache: (None, backward(dy, cache)):
+        assert [*gradcheck(forward, back, ids, table).errors] == ["table['w']"]
+
+
+Z, W = X + 1j * Y, normal(4, 4, seed=2) + 1j * normal(4, 4, seed=3)
+COMPLEX = {
+    "a product": (lambda z, w: (z @ w, (z, w)),
+                  lambda dy, c: (dy @ c[1].conj().T, c[0].conj().T @ dy), (Z, W)),
+    "a size": (lambda z: (np.abs(z) ** 2, z), lambda dy, z: 2 * dy * z, (Z,)),
+    "a transform": (lambda x: (np.fft.fft(x), x.shape[-1]),
+                    lambda dy, n: (n * np.fft.ifft(dy)).real, (X,)),
+    "a real and a complex output": (
+        lambda z: ((z.real, 1j * z), None), lambda dy, _: dy[0] - 1j * dy[1], (Z,)),
+    "in a dict": (lambda p: (p["z"] * p["x"], p), lambda dy, p: {
+        "z": dy * p["x"], "x": (dy * p["z"].conj()).real}, ({"z": Z, "x": X},))}
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_complex_numbers_are_checked_by_their_parts(name):
+    forward, backward, inputs = COMPLEX[name]
+    report = gradcheck(forward, backward, inputs)
+    assert report and (name == "a transform") == (".real" not in str(report))
+    for wrong in (lambda g: {k: 1.01 * v for k, v in g.items()} if isinstance(g, dict) else
+                  [1.01 * a for a in g] if isinstance(g, tuple) else 1.01 * g,
+                  lambda g: {k: v.conj() for k, v in g.items()} if isinstance(g, dict) else
+                  [a.conj() for a in g] if isinstance(g, tuple) else g.conj()):
+        if name == "a transform" and "conj" in wrong.__code__.co_names:
+            continue                                      # its gradient is real
+        assert not gradcheck(forward, lambda dy, c, f=wrong: f(backward(dy, c)), inputs)
+
+
+class Drawing(Linear):
+    """A layer with a generator of its own."""
+
+    def __init__(self):
+        super().__init__(4, 2, dtype=np.float64)
+        self.rng, self.weight.data = np.random.default_rng(0), normal(4, 2)
+
+    def forward(self, x):
+        return super().forward(x * (self.rng.random(x.shape) < 0.5))
+
+
+def test_a_layer_with_a_generator_of_its_own_gets_advice_that_fits():
+    with refused(r"let forward\(x, train, rng\) draw from rng, for which gradcheck passes"):
+        gradcheck(Drawing(), X)
+
+    class Passed(Drawing):
+        def forward(self, x, train=False, rng=None):
+            self.rng = rng
+            mask = rng.random(x.shape) < 0.5
+            y, cache = Linear.forward(self, x * mask)
+            return y, (mask, cache)
+
+        def backward(self, dy, cache):
+            return Linear.backward(self, dy, cache[1]) * cache[0]
+    assert gradcheck(Passed(), X)
+
+
+# ------------------------------------------------------------------------------ diagnoses
+
+
+def linear3(x, w, b):
+    return x @ w + b, (x, w)
+
+
+def linear3_backward(dy, cache):
+    x, w = cache
+    return dy @ w.T, np.einsum("btc,btd->cd", x, dy), dy.sum(axis=(0, 1))
+
+
+CUBE = normal(3, 3, 3)
+DIAGNOSES = {
+    "dy @ w": ((F.linear, changed(F.linear_backward, 0, lambda g, dy, c: dy @ c.w), LINEAR),
+               r"they are dy @ w, and should be dy @ w.T"),
+    "in three axes": ((linear3, changed(linear3_backward, 0, lambda g, dy, c: dy @ c[1]), (
+        normal(2, 3, 4), LINEAR[1], LINEAR[2])), r"they are dy @ w, and should be dy @ w.T"),
+    "another axis": ((F.linear, changed(F.linear_backward, 2, lambda g, dy, c: dy.sum(axis=1)), (
+        normal(4, 4), *LINEAR[1:])), "dy summed over axis 1, and should be dy summed over axis 0"),
+    "no sum": ((F.linear, changed(F.linear_backward, 2, lambda g, dy, c: dy[0]), LINEAR),
+               "they should be dy summed over axis 0"),
+    "no factor": ((product, lambda dy, c: (dy, dy * c[0]), (X, Y)),
+                  r"they are dy, and should be dy \* y"),
+    "no dy": ((square, lambda dy, c: 2 * c[0], (X,)), r"are 2 \* x, and should be 2 \* dy \* x"),
+    "no mask": ((lambda x: F.dropout(x, 0.5, np.random.default_rng(0)), lambda dy, c: dy, (X,)),
+                r"they are dy, and should be .*dy \* cache.mask"),
+    "softmax": ((F.softmax, lambda dy, c: c.y * dy, (X,)),
+                r"they are dy \* cache.y: a term or a factor is missing"),
+    "a residual": ((with_cache(lambda x: x + np.sin(x)), lambda dy, c: dy, (X,)),
+                   "they are dy: a term or a factor is missing"),
+    "the residual": ((with_cache(lambda x: x + np.sin(x)), lambda dy, c: dy * np.cos(c[0]), (X,)),
+                     "they lack the term dy"),
+    "dy times an input": ((with_cache(lambda x, y: x * y + np.sin(x)), lambda dy, c: (
+        dy * np.cos(c[0]), dy * c[0]), (X, Y)), r"x: .* they lack the term dy \* y"),
+    "the variance": ((batch_norm, functools.partial(batch_norm_backward, variance=False), (
+        normal(6, 3), *LINEAR[1][:2, :3])),
+        r"differ by cache\[0\] times one number along axis 0: a sum or mean over it is wrong"),
+    "axes exchanged": ((with_cache(lambda x: x**3), changed(
+        lambda dy, c: 3 * dy * c[0] ** 2, 0, lambda g, *_: g.swapaxes(0, 1)), (CUBE,)),
+        "its axes 0 and 1 are exchanged"),
+    "shifted": ((with_cache(lambda x: np.roll(x, 1, axis=1) ** 2), lambda dy, c: np.roll(
+        2 * dy, 0, 1) * np.roll(c[0], 1, 1), (X,)), "it is shifted along axis 1 by 1"),
+    "flipped": ((with_cache(lambda x: np.cumsum(x)), lambda dy, c: np.cumsum(dy[::-1]), (X[0],)),
+                "reversed along axis 0"),
+    "permuted": ((lambda x: (np.sort(x), np.argsort(x)), lambda dy, i: dy[i], (normal(8),)),
+                 "right in another order along axis 0"),
+    "permuted rows": ((with_cache(lambda x: x[[2, 0, 1, 4, 3]] ** 2), lambda dy, c: 2 * dy * c[0][
+        [2, 0, 1, 4, 3]], (normal(5, 3),)), "right in another order along axis 0"),
+    "rank 1": ((with_cache(lambda x, w: np.tanh(x @ w)), lambda dy, c: (
+        dy / np.cosh(c[0] @ c[1]) ** 2 @ c[1].T, c[0].T @ (dy / np.cosh(c[0] @ c[1]) ** 2)
+        + np.outer(np.sin(c[0]).sum(axis=0), dy.cumsum(axis=1).sum(axis=0))), LINEAR[:2]),
+        "they differ by a matrix of rank 1"),
+    "clipped": ((with_cache(lambda x: 3 * x + np.sin(x)), lambda dy, c: np.clip(
+        dy * (3 + np.cos(c[0])), -0.1, 0.1), (X,)), "0.1, and should be more: they are clipped")}
+
+
+@pytest.mark.parametrize("name", DIAGNOSES)
+def test_a_diagnosis_names_the_kind(name):
+    arguments, words = DIAGNOSES[name]
+    assert re.search(words, str(gradcheck(*arguments))), gradcheck(*arguments)
+
+
+def test_a_wrong_gradient_gets_a_kind_or_a_place():
+    """All of those that are refused by a report, and not by an error."""
+    silent = []
+    for name, (arguments, options, _) in WRONG.items():
+        with suppress(ValueError), np.errstate(all="ignore"):
+            if "entry of" not in name and not any(
+                    ";" in note for note in gradcheck(*arguments, **options).notes):
+                silent.append(name)
+    assert silent == []
+
+
+# -------------------------------------------------------------------------- random operations
+
+
+def chain(rng):
+    """A random operation of two inputs, as [(forward, backward)] of stages, and its inputs."""
+    size, n = [int(k) for k in rng.integers(2, 5, 2)], rng.standard_normal
+    w, b, s = n((size[1], 4)), n(4), n(size[1])
+    stages = {
+        "linear": (lambda x: (x @ w + b, x), lambda dy, x: dy @ w.T),
+        "norm": (lambda x: F.layer_norm(x, s, s), lambda dy, c: F.layer_norm_backward(dy, c)[0]),
+        "gelu": (F.gelu, F.gelu_backward), "softmax": (F.softmax, F.softmax_backward),
+        "relu": (F.relu, F.relu_backward),
+        "centre": (lambda x: (x - x.mean(0), None), lambda dy, _: dy - dy.mean(0)),
+        "square": (lambda x: (x * x, x), lambda dy, x: 2 * x * dy),
+        "flip": (lambda x: (x[::-1], None), lambda dy, _: dy[::-1]),
+        "sum": (lambda x: (np.cumsum(x, axis=0), None),
+                lambda dy, _: np.cumsum(dy[::-1], axis=0)[::-1]),
+        "sine": (lambda x: (np.sin(x), x), lambda dy, x: dy * np.cos(x))}
+    names = [*rng.choice([k for k in stages if k != "linear"], int(rng.integers(1, 4))), "linear"]
+    return [stages[name] for name in names], n(size)
+
+
+def joined(stages, wrong=None, at=None):
+    """The operation of some stages; ``wrong`` changes the gradient of stage ``at``."""
+    def forward(x):
+        caches = []
+        for op, _ in stages:
+            x, cache = op(x)
+            caches.append(cache)
+        return x, caches
+
+    def backward(dy, caches):
+        for i in reversed(range(len(stages))):
+            dy = stages[i][1](dy, caches[i])
+            dy = wrong(dy) if i == at else dy
+        return dy
+    return forward, backward
+
+
+MISTAKES = [lambda g: 1.001 * g, lambda g: -g, lambda g: 0 * g, lambda g: g[::-1],
+            lambda g: np.roll(g, 1, axis=1), lambda g: g + g.mean(axis=0),
+            lambda g: np.where(np.arange(g.size).reshape(g.shape) == g.size - 1, 0, g),
+            lambda g: np.abs(g), lambda g: g - g.mean(axis=1, keepdims=True)]
+
+
+def test_200_random_operations_pass_and_200_mistakes_in_them_are_refused():
+    rng, n_wrong = np.random.default_rng(0), 0
+    for seed in range(200):
+        stages, x = chain(rng)
+        assert gradcheck(*joined(stages), x, seed=seed), seed
+        mistake, at = MISTAKES[rng.integers(len(MISTAKES))], int(rng.integers(len(stages)))
+        wrong = joined(stages, mistake, at)
+        y, cache = wrong[0](x)
+        dy = rng.standard_normal(y.shape)
+        right, other = joined(stages)[1](dy, cache), wrong[1](dy, cache)
+        if abs(right - other).max() > 1e-4 * np.sqrt(np.mean(right**2)):      # else no mistake
+            n_wrong += 1
+            try:
+                assert not gradcheck(*wrong, x, seed=seed), seed
+            except ValueError as e:                       # not proportional to dy
+                assert "proportional" in str(e)
+    assert n_wrong > 150
+
+
+def test_operations_of_the_library_pass_with_200_seeds():
+    names = ["linear", "layer_norm", "softmax", "gelu", "relu", "multiply", "embedding", "bias",
+             "rms_norm", "silu", "unembedding", "log_sum_exp", "cross_entropy"]
+    for seed in range(200):
+        report = examples.check(names[seed % len(names)], seed)
+        assert report, (names[seed % len(names)], seed, report)

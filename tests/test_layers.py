@@ -26,6 +26,7 @@ from minifpt.layers import (
     Positions,
     Unembedding,
 )
+from minifpt.trunks.parts import RMSNorm
 
 
 def block(n_embd, n_head, dropout=0.0, dtype=np.float32, causal=True, activation="gelu_new"):
@@ -229,6 +230,15 @@ REFUSALS = [
       for grad in (ones((3, 2)), ones((2, 3), complex), np.full((2, 3), "1"), [[0.0] * 3] * 2,
                    ones((2, 3), np.uint8))),
     (lambda: Attention(8, -1), "Attention: n_head must be a whole"),
+    *((lambda make=make: make(0), "must be a whole number, at least 1") for make in (
+        lambda n: Linear(n, 4), lambda n: Linear(4, n), LayerNorm, lambda n: Embedding(n, 4),
+        lambda n: Positions(4, n), MLP, lambda n: Attention(n, 2), KVCache)),
+    *((lambda layer=layer: layer.forward(np.ones((2, 3, 1), np.float32)),
+       r"x has shape \(2, 3, 1\), expected \(..., 4\)")       # one channel is not used for all
+      for layer in (LayerNorm(4), Positions(9, 4), RMSNorm(4, 1e-5))),
+    *((lambda layer=layer: layer.forward(np.ones((1, 3, 8)), train=True), "rng is None: pass rng=")
+      for layer in (minifpt.trunks.get(name, dropout=0.1) for name in (
+          "random:1x2x8", "random:llama:1x2x8", "lstm:1x8"))),
     (lambda: Attention(8, 3), "8 channels cannot be divided into 3 heads"),
     (lambda: Activation("gel"), "Activation: name is 'gel', expec"),
     (lambda: full_cache((2, 2), (2, 2)), "2 x 2 tokens do not fit, there is room for 2 x 1"),

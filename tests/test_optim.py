@@ -162,9 +162,10 @@ P = with_gradient(None)
         ({"betas": (2, 0.9)}, "a beta is 2, expected"), ({"betas": "ab"}, "expected two below 1"),
         ({"betas": (0.9,)}, "expected two below 1"), ({"betas": (0.9, 1)}, "a beta is 1, expected"),
         ({"betas": (-1, 0.9)}, "a beta is -1"), ({"betas": 0.9}, "the betas are 0.9, expected two"),
-        ({"eps": -1}, "eps is -1"), ({"weight_decay": "a"}, "weight_decay is 'a'"))],
+        ({"eps": 0}, "eps is 0"), ({"weight_decay": "a"}, "weight_decay is 'a'"))],
     *[(lambda wrong=wrong: Adam(wrong), "expected a list of Parameter")
       for wrong in ([np.ones(3)], [P, 3], 5, Linear(2, 3))],
+    (lambda: clip_grad_norm([1, "a"], 1.0), "expected a list of Parameter"),
     *[(lambda grad=grad, use=use: use([with_gradient(grad)]), f"the gradient is an? .*{message}")
       for use in (lambda ps: Adam(ps).step(), lambda ps: clip_grad_norm(ps, 1.0))
       for grad, message in ((np.ones(3), r"float64 and shape \(3,\), expected .* \(2,\)"),

@@ -198,8 +198,9 @@ VERDICTS = [
     *(({"attention": body("attention"), "attention_backward": changed(
         "attention_backward", "ds.sum(axis=0) if has_bias else None", result)},
        {"attention_backward": part}) for result, part in [
-        ("ds[0] if has_bias else None", "dbias is"), ("None", "Return 4 gradients: dq, dk, dv, dbias."),
-        ("ds.sum(axis=0), 0", "Return dq, dk, dv and dbias, which is None where there")]),
+        ("ds[0] if has_bias else None", "dbias is"),
+        ("None", "Return 4 gradients: dq, dk, dv, dbias."),
+        ("ds.sum(axis=0), 0", "Return dq, dk, dv and dbias, which is None where there is no")]),
     *(({"attention": body("attention"), "attention_backward": changed(
         "attention_backward", f"sum_heads({name}, G)", f"{name}[:, :G]")},
        {"attention_backward": f"{name} is wrong"}) for name in ("dk", "dv")),
@@ -521,3 +522,13 @@ def test_new_says_when_a_test_is_there_already(tmp_path, capsys):
         capsys.readouterr().out)
     assert cli.main(["new", tmp_path / "other.py"]) == 0
     assert f"{tmp_path}/test_other.py: the same checks for pytest" in capsys.readouterr().out
+
+
+def test_a_function_with_the_arguments_of_an_older_version_is_told_so(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def attention(qkv, n_head, p=0.0):\n    return qkv, None\n\n\n"
+                    "def attention_backward(dy, cache):\n    return dy\n", encoding="utf-8")
+    wrong = {result.name: result.hint for result in own.results(path)
+             if result.status == operations.WRONG}
+    assert {*wrong} == {"attention", "attention_backward"}
+    assert all("write attention(q, k, v, p, rng, causal, bias)" in hint for hint in wrong.values())

@@ -17,7 +17,7 @@ TASK = """
 import numpy as np
 import minifpt
 import {imports}
-class T(minifpt.tasks.Choices):
+class T(minifpt.tasks.Classification):
     name, label, chance = "{folder}", "{folder}", 0.5
     tokens = output_tokens = 1
     input_dim, output_dim, classes = 4, 2, 2
@@ -95,7 +95,7 @@ def test_a_grid_of_two_files_whose_helpers_have_one_name(order, more):
     with open(next(Path().rglob("runs.csv"))) as f:
         accuracies = {row["task"]: float(row["test_accuracy"]) for row in csv.DictReader(f)}
     assert accuracies == {"a": 0.24, "b": 0.52}
-    widths = {path.parts[-3]: json.loads(path.read_text())["built"] for path in Path().rglob(
+    widths = {path.parts[-3]: json.loads(path.read_text())["recipe"] for path in Path().rglob(
         "0/config.json")}
     assert len(widths) == 2
 
@@ -155,6 +155,19 @@ def test_an_error_in_a_module_beside_the_file_names_its_line(text, message):
     assert load_object("a/task.py:T").size == 5
 
 
+def test_a_file_that_is_as_it_was_before_an_error_runs_again():
+    write("a")
+    text = Path("a/task.py").read_text()
+    for wrong in "1 / 0", "import nowhere_at_all":
+        assert load_object("a/task.py:T").size == 24
+        Path("a/task.py").write_text(f"{wrong}\n{text}")
+        with refused("a/task.py, line 1: "):
+            load_object("a/task.py:T")
+        Path("a/task.py").write_text(text)
+    sys.modules.pop(load_object("a/task.py:T").__module__)
+    assert load_object("a/task.py:T").size == 24
+
+
 def test_functions_of_ones_own_import_what_is_beside_them():
     for name, number in SIZES.items():
         Path(name).mkdir()
@@ -164,3 +177,105 @@ def test_functions_of_ones_own_import_what_is_beside_them():
     assert [own.load(f"{name}/mine.py").functions["gelu"](0)[0] for name in "aba"] == [24, 52, 24]
     Path("a/statistics.py").write_text("SCALE = 3")
     assert own.load("a/mine.py").functions["gelu"](0)[0] == 3
+
+
+# ------------------------------------------- errors in a file of the user's own
+
+
+OWN_TASK = """
+import sys
+from minifpt.tasks import BitXOR
+class Task(BitXOR):
+    name = "mine"
+    defaults = {"steps": 2, "batch_size": 2}
+    def __init__(self):
+        super().__init__(2)
+        {init}
+    def draw(self, rng, size, split):
+        {draw}
+        return super().draw(rng, size, split)
+    def accuracy(self, logits, y):
+        {accuracy}
+        return super().accuracy(logits, y)
+"""
+OWN_TRUNK = """
+import sys
+import minifpt
+class Trunk(minifpt.GPT2):
+    def __init__(self):
+        super().__init__(minifpt.GPT2Config(1, 1, 8, 16, 4, 0.0))
+    def forward(self, x, train=False, rng=None):
+        {forward}
+        return super().forward(x, train, rng)
+    def backward(self, dy, cache):
+        {backward}
+        return super().backward(dy, cache)
+"""
+RANDOM = "random:1x2x8"
+
+
+def write_own(text, **lines):
+    """Write own.py, with ``pass`` where no line is given; the number of the given line."""
+    for name in ("init", "draw", "accuracy", "forward", "backward"):
+        text = text.replace("{" + name + "}", lines.get(name, "pass"))
+    Path("own.py").write_text(text)
+    return 1 + next((i for i, line in enumerate(text.split("\n"))
+                     if line.strip() in lines.values()), -1)
+
+
+EXIT = "it ends the program, by sys.exit() or quit(): let it raise a ValueError instead"
+
+
+@pytest.mark.parametrize("where, statement, message", [
+    ("init", "sys.exit(0)", EXIT), ("draw", "quit()", EXIT), ("accuracy", "sys.exit(0)", EXIT),
+    ("forward", "raise SystemExit", EXIT), ("backward", "sys.exit(0)", EXIT),
+    ("draw", "1 / 0", "ZeroDivisionError: division by zero"),
+    ("accuracy", "raise ValueError('two\\nlines')", "ValueError: two lines"),
+    ("draw", "assert False", "AssertionError"),
+    ("draw", "raise OSError(28, 'No space left on device')", "OSError: [Errno 28] No space")])
+def test_an_error_in_a_method_is_one_line_with_its_place(where, statement, message, fails):
+    of_trunk = where in ("forward", "backward")
+    text, task, model = (OWN_TRUNK, "bit-xor", "own.py:Trunk") if of_trunk else (
+        OWN_TASK, "own.py:Task", RANDOM)
+    line = write_own(text, **{where: statement})
+    method = ("Trunk." if of_trunk else "Task.") + where.replace("init", "__init__")
+    for command in (["train", task, "--model", model, "--steps", 2],
+                    ["compare", task, "--models", model, "--steps", 2, "--seeds", 1]):
+        assert f"own.py, line {line}, in {method}: {message}" in fails(*command)
+
+
+@pytest.mark.parametrize("place", [["--traceback", "train"], ["train", "--traceback"]])
+def test_traceback_shows_the_traceback(place, capsys):
+    write_own(OWN_TASK, draw="1 / 0")
+    assert cli.main([*place, "own.py:Task", "--model", RANDOM]) == 2
+    err = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in err and "ZeroDivisionError" in err
+    assert err.split("\n")[-2].startswith("minifpt: own.py, line")
+
+
+@pytest.mark.parametrize("text, message", [
+    ("def Trunk(:\n", "own.py, line 1: SyntaxError: "),
+    ("import sys\nsys.exit()\n", "own.py, line 2: it ends the program"),
+    ("\0", "own.py: "), ("é = '\udce9'", "own.py")])
+def test_a_file_that_is_no_python_is_named(text, message, fails):
+    Path("own.py").write_bytes(text.encode("utf-8", "surrogateescape"))
+    for command in (["--model", "own.py:Trunk"], ["own.py:Task"]):
+        assert message in fails("summary", *command)
+
+
+def test_what_a_trunk_must_not_return_is_one_line(fails):
+    write_own(OWN_TRUNK, forward="return 3, 4")
+    line = "train", "bit-xor", "--model", "own.py:Trunk", "--steps", 2
+    assert "must return a pair: hidden, of shape (1, 10, 8)" in fails(*line)
+    write_own(OWN_TRUNK, forward="self.named_parameters = 3")
+    assert "or takes or returns something else than it should" in fails(*line)
+
+
+@pytest.mark.parametrize("name", ["../../x", ".hidden", "", "a\nb", None, "a:b"])
+def test_a_task_s_name_must_be_that_of_a_folder(name, fails, tmp_path, monkeypatch):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a" / "b")
+    write_own(OWN_TASK.replace('"mine"', repr(name)))
+    before = {*tmp_path.rglob("*")}
+    assert "expected a folder's name" in fails("train", "own.py:Task", "--model", RANDOM)
+    assert {*tmp_path.rglob("*")} == before

@@ -12,7 +12,7 @@ from conftest import refused
 
 import minifpt
 from minifpt import cli, tasks
-from minifpt.experiments import compare
+from minifpt.experiments import compare, runs
 from minifpt.experiments.runs import at_start, read_run
 from minifpt.reports import attention, html, report
 
@@ -28,7 +28,7 @@ def made(tmp_path_factory):
     folder, back = tmp_path_factory.mktemp("made"), {}
 
     def run(name, task, options=None, **more):
-        back[name] = compare.run(tasks.get(task, **options or {}), MODEL, folder / name,
+        back[name] = runs.run(tasks.get(task, **options or {}), MODEL, folder / name,
                                  source=task, **SMALL | more)
     run("xor", "bit-xor", {"n": 3}, dropout=0.1)
     run("xor-1", "bit-xor", {"n": 3}, dropout=0.1, seed=1)
@@ -56,9 +56,9 @@ def change(folder, **settings):
     path.write_text(json.dumps({k: v for k, v in settings_of_run.items() if v is not None}))
 
 
-def change_built(folder, model):
-    built = json.loads((folder / "config.json").read_text())["built"]
-    change(folder, built=built | {"model": model})
+def change_trunk(folder, model):
+    recipe = json.loads((folder / "config.json").read_text())["recipe"]
+    change(folder, recipe=recipe | {"trunk": model})
 
 
 def one_line(call, *args, **kw):
@@ -79,8 +79,8 @@ def test_read_run_gives_the_trained_model(made, name):
                                 strict=True):
         assert a == b and p.trainable == q.trainable
         np.testing.assert_array_equal(p.data, q.data)
-    assert run.settings == json.loads((folder / name / "config.json").read_text())
-    assert (task.name, task.tokens) == (run.settings["task"], task.batch(
+    assert run.config == json.loads((folder / name / "config.json").read_text())
+    assert (task.name, task.tokens) == (run.config["task"], task.batch(
         np.random.default_rng(0), 1, "test")[0].shape[1])
     assert run.history == history
 
@@ -97,9 +97,9 @@ def test_a_run_that_chose_a_rate_is_tested_on_validation_draws(tmp_path):
 def test_another_path_to_the_task_s_file_resumes(copy):
     folder = copy("walk")
     change(folder, source="elsewhere/walk.py:Walk")
-    compare.run(tasks.get(f"{WALK}:Walk", steps=5), MODEL, folder, resume=True,
+    runs.run(tasks.get(f"{WALK}:Walk", steps=5), MODEL, folder, resume=True,
                 source=f"{WALK}:Walk", **SMALL | {"steps": 25})
-    assert read_run(folder)[1].settings["steps"] == 25
+    assert read_run(folder)[1].settings.steps == 25
 
 
 @pytest.mark.parametrize("harm, message", [
@@ -114,10 +114,9 @@ def test_another_path_to_the_task_s_file_resumes(copy):
     (lambda f: change(f, task="chess"), "its task was 'chess', bit-xor now makes 'bit-xor'"),
     (lambda f: change(f, options={"m": 3}), "bit-xor has no option 'm'"),
     (lambda f: change(f, source="gone.py:Task"), "there is no file gone.py; its paths are"),
-    (lambda f: change_built(f, "gone.py:trunk"), "its code cannot be made again: gone.py:trunk"),
-    (lambda f: change_built(f, "no-such-weights"), "its model cannot be made again"),
-    (lambda f: change(f, built={}), "its model is not an FPT"),
-    (lambda f: change(f, fingerprint={"weights": "0"}), "was made with other weights at its start"),
+    (lambda f: change_trunk(f, "gone.py:trunk"), "its model cannot be made again: gone.py:trunk"),
+    (lambda f: change_trunk(f, "no-such-weights"), "its model cannot be made again"),
+    (lambda f: change(f, recipe={}), "its model is not an FPT"),
     (lambda f: change(f, fingerprint={"data": "0"}), "was made with other data: restore it, or"),
     (lambda f: change(f, fingerprint=3), "has 3 for 'fingerprint'"),
     (lambda f: change(f, freeze="attn"), "checkpoint.npz: was written by a run with freeze"),
@@ -205,7 +204,7 @@ def test_attention_writes_maps_and_numbers(made, tmp_path, capsys):
     assert out.read_bytes().startswith(b"\x89PNG")
     task, run = read_run(folder / "xor")
     x, _ = task.batch(np.random.default_rng([0, 2]), 6, "test")
-    start = at_start(folder / "xor", run.settings)
+    start = at_start(folder / "xor", run.config)
     for state, m in (("before", start), ("after", run.model)):
         want = attention.maps(m, x, task.needed(x)).needed
         [row] = [row for row in text if "xor " in row and f" {state} " in row]
@@ -231,7 +230,7 @@ def test_attention_says_what_is_wrong(made, words, message, fails, monkeypatch):
 
 def test_a_trunk_without_attention_has_a_report_and_no_maps(tmp_path, monkeypatch, fails):
     monkeypatch.chdir(tmp_path)
-    compare.run(tasks.get("bit-xor", n=2), "lstm:1x8", "run", **SMALL | {"steps": 5})
+    runs.run(tasks.get("bit-xor", n=2), "lstm:1x8", "run", **SMALL | {"steps": 5})
     assert "has no attention layers" in fails("attention", "run")
     assert cli.main(["report", "run"]) == 0
     assert "No maps: attention: the trunk has no attention" in Path("run/report.html").read_text()
@@ -298,7 +297,7 @@ def test_the_page_s_numbers(made, page):
                          rf'<td class="n">{trained:,}</td>', page)
     cells = '<td>[^<]*</td><td class="n">[^<]*</td><td class="n">[^<]*</td><td class="n">'
     task, run = read_run(folder / "xor")
-    start = dict(at_start(folder / "xor", run.settings).named_parameters())
+    start = dict(at_start(folder / "xor", run.config).named_parameters())
     pairs = [(p.data, start[n].data) for n, p in model.named_parameters() if p.group == "ln"]
     far = np.sqrt(sum(((a - b) ** 2).sum(dtype=float) for a, b in pairs))
     was = np.sqrt(sum((b ** 2).sum(dtype=float) for _, b in pairs))

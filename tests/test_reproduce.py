@@ -6,7 +6,7 @@ from test_plots import png_size
 
 from benchmarks.grids import read_rows
 from minifpt import cli
-from minifpt.experiments import compare, reproduce
+from minifpt.experiments import compare, reproduce, tables
 from minifpt.experiments.compare import Arm, Column
 from minifpt.experiments.reproduce import TABLES, Table
 from minifpt.experiments.tables import Grid
@@ -110,3 +110,12 @@ def test_a_table_can_have_some_of_its_tasks_only():
     assert names(reproduce.table_of("table3")) == ["bit-xor", "bit-memory", "mnist"]
     with pytest.raises(ValueError, match="table3: the task is 'text', expected one of bit-xor"):
         reproduce.table_of("table3", only=["mnist", "text"])
+
+
+def test_a_comparison_whose_curves_still_rise_says_so():
+    runs = {"language": [history(0.7, 0.9, 0.995, 1.0)], "random": [history(0.5, 0.5, 0.54, 0.6)]}
+    line = tables.still_rising(tables.Grid({"bit-xor": runs}, {}, {}, [0]))
+    assert line == "Still rising at the end: random on bit XOR. More --steps may change the order."
+    del runs["random"]
+    runs["short"] = [history(0.5)]
+    assert tables.still_rising(tables.Grid({"bit-xor": runs}, {}, {}, [0])) == ""

@@ -538,11 +538,12 @@ def test_the_file_holds_the_data_and_loads_nothing(model_and_steps, tmp_path):
 
 @pytest.mark.parametrize(("options", "words"), [
     ({"batch_size": 0}, "batch_size must be"), ({"differences": -1}, "differences must be"),
-    ({"seed": -1}, "seed must be"),
+    ({"seed": -1}, "seed must be"), ({"model": 5}, "the model is 5"),
+    ({"task": "bit-xor"}, "'bit-xor'"),
     ({"batch_size": 10 ** 6}, "choose a smaller batch")])
 def test_wrong_arguments_are_refused(task, options, words):
     with refused(words):
-        minifpt.steps(build(task), task, progress=False, **options)
+        minifpt.steps(**{"model": build(task), "task": task, "progress": False} | options)
 
 
 def test_a_model_that_is_all_frozen_is_refused(task):

@@ -9,7 +9,7 @@ import minifpt
 
 pytestmark = pytest.mark.slow
 FIRST = ["trunk.ln_f.layer_norm", "trunk.h.1.attn.c_proj.linear", "trunk.wpe.positions",
-         "trunk.h.1.residual", "trunk.h.1.attn.attention"]
+         "trunk.h.1.attn.attention"]
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +45,15 @@ def test_a_docstring_with_html_does_not_empty_the_page(browser, tmp_path):
     page.goto((tmp_path / "step.html").as_uri())
     assert "<!-- <script>" in page.evaluate("D.about") and title(page)
     page.close()
+
+
+def test_an_address_without_a_screen_says_so_until_another_is_chosen(page):
+    page.evaluate("location.hash = '#trunk.h.9.attn'")
+    until(page, "!document.getElementById('notice').hidden")
+    assert "no screen “trunk.h.9.attn”" in page.locator("#notice").inner_text()
+    page.evaluate("location.hash = '#loss'")
+    until(page, "document.getElementById('notice').hidden")
+    assert title(page) == "The loss"
 
 
 def title(page):
@@ -211,7 +220,7 @@ def test_the_stack_grows_and_is_taken(page, steps):
     assert title(page) == "Adam"
 
 
-@pytest.mark.parametrize("n", range(5))
+@pytest.mark.parametrize("n", range(len(FIRST)))
 def test_each_switch_turns_the_first_wrong_operation_red(page, n):
     switch = page.locator(f"#break{n}")
     page.keyboard.press(str(n + 1))

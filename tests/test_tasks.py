@@ -108,6 +108,9 @@ def test_bad_arguments_of_batch_loss_and_accuracy_are_refused(make, name):
     shape = (2, task.output_tokens, task.output_dim)
     logits, wide = (np.zeros((*shape[:2], n), np.float32) for n in (shape[2], shape[2] + 1))
     calls = [("split is 'dev', expected one of train, .*test", lambda: task.batch(rng(), 2, "dev")),
+             ("rng is 0, expected np.random.default_rng", lambda: task.batch(0, 2)),
+             ("logits is a list", lambda: task.loss(logits.tolist(), y)),
+             ("y is an array of float64", lambda: task.accuracy(logits, y.astype(float))),
              *((f"size must be a whole number.*{n}", lambda n=n: task.batch(rng(), n))
                for n in (0, -1, 2.5))]
     for function in (task.loss, task.accuracy):
@@ -134,6 +137,7 @@ def test_nan_logits_are_not_counted_as_right(make, stored, name):
 
 @pytest.mark.parametrize("name, options, message", [
     ("bitxor", {}, "no task 'bitxor'.*bit-memory, bit-xor, cifar10"),
+    ("text", {"files": [None]}, "text: files is .*expected paths of text files"),
     ("bit-memory", {"m": 1}, "no option 'm': its options are strings, bits, patch"),
     ("bit-xor", {"name": "x"}, "bit-xor has no option 'name'"),
     ("bit-xor", {"n": 0}, "n must be a whole number, at least 1, got 0"),
@@ -348,8 +352,8 @@ def test_a_trunk_gets_new_positions_where_they_are_trained_and_is_refused_where_
     assert "random:6x4x128" in error and not [*tmp_path.iterdir()]
     assert cli.main([*argv, "--steps", 1]) == 0
     assert "minigpt-tiny has fewer positions than the 1,024 of the task" in capsys.readouterr().out
-    built = json.loads((tmp_path / "run" / "config.json").read_text())["built"]
-    assert built["n_positions"] == 1024
+    recipe = json.loads((tmp_path / "run" / "config.json").read_text())["recipe"]
+    assert recipe["n_positions"] == 1024
     assert cli.main([*argv, "--steps", 2, "--resume"]) == 0              # it makes the same model
     model = minifpt.FPT.for_task(tasks.get("cifar10-gray"), "minigpt-tiny", seed=3)
     new = minifpt.GPT2(minifpt.GPT2Config(1, 1, 32, 1024), seed=3).wpe.weight.data

@@ -186,7 +186,7 @@ picture(fig)
 # those of the earlier tokens, too.)
 
 # %%
-show(F.attention, lines=("H, D =", "return"))
+show(F.attention, lines=("scores =", "return"))
 
 # %% [markdown]
 # ## Positions

@@ -134,11 +134,11 @@ print(f"corrected, see below: {-float(adam(1.0)(0.0, np.array(0.3), 1)):.3f}")
 # $$ \hat m = \frac{m}{1 - \beta_1^t}, \qquad \hat v = \frac{v}{1 - \beta_2^t}, \qquad
 #    x \leftarrow x - \eta\, \frac{\hat m}{\sqrt{\hat v} + \epsilon} $$
 #
-# Now the first step is $\eta$ for each entry. Here is the library's, which works in place, and a
-# check that it is ours: 200 gradients that change, some so small that $\epsilon$ counts.
+# Now the first step is $\eta$ for each entry. Here is the library's, and a check that it is ours:
+# 200 gradients that change, some so small that $\epsilon$ counts.
 
 # %%
-show(Adam._update)
+show(minifpt.functional.adam)
 rng = np.random.default_rng(3)
 p = minifpt.layers.Parameter(np.zeros(9), "mlp")
 library, ours, rule = Adam([p], lr=0.01), p.data.copy(), adam(0.01)

@@ -56,7 +56,7 @@ guess = ...                                               # per cent
 
 
 # %%
-class Some(minifpt.tasks.Choices):
+class Some(minifpt.tasks.Classification):
     """A task with these examples"""
 
     name, input_dim, tokens, output_dim, output_tokens, classes = "some", 49, 16, 5, 1, 5

@@ -22,7 +22,7 @@ import numpy as np
 import minifpt
 from minifpt.exercises import check
 from minifpt.exercises.lesson import figure, matrix, picture, reveal
-from minifpt.tasks.base import Choices
+from minifpt.tasks.base import Classification
 
 # %% [markdown]
 # ## What followed it?
@@ -36,7 +36,7 @@ from minifpt.tasks.base import Choices
 N, LETTERS, H = 12, 16, 4                                 # length of the string, alphabet, heads
 
 
-class Follow(Choices):
+class Follow(Classification):
     """x (B, 2N - 1, 16), letters as one-hot vectors; y (B, N - 1), read at the questions."""
 
     name, chance = "follow", 1 / LETTERS

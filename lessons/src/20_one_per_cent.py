@@ -251,7 +251,7 @@ def measure_text(arm, rate, seed, for_choice):
     return evaluate(model, text, *(validation if for_choice else test))[0]
 
 
-class SomeDigits(minifpt.tasks.Choices):
+class SomeDigits(minifpt.tasks.Classification):
     """2,000 images to learn from; 500 others to choose rates with, 1,000 of other fonts to test"""
 
     name, input_dim, tokens, output_dim, output_tokens, classes = "digits", 49, T, 10, 1, 10

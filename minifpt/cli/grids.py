@@ -5,7 +5,7 @@ from pathlib import Path
 from ..experiments import compare as experiments
 from ..experiments import reproduce as paper
 from ..experiments.tables import Arm
-from ..tasks import member, task_class
+from ..tasks import optional, task_class
 from ..trunks.forms import STARTS
 from . import options as shared
 from .formatting import print_rows
@@ -60,7 +60,7 @@ def compare(args):
         raise ValueError("compare: --choices is for --rates, among which it chooses")
     for name in shared.task_names(args) if args.rates and not args.all_rates else ():
         kind = task_class(name)
-        if isinstance(kind, type) and "validation" not in member(kind, "splits"):
+        if isinstance(kind, type) and "validation" not in optional(kind, "splits"):
             print(f"{name} has no split 'validation': its learning rates are chosen on training "
                   "examples")
     arms = [Arm(model, mask, adapt=None if adapter == "none" else adapter,

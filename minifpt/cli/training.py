@@ -1,6 +1,5 @@
 """The command for a single run: ``train``."""
 
-import shlex
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,11 +8,12 @@ import numpy as np
 
 from .. import tasks
 from ..exercises import own
-from ..experiments import compare as experiments
+from ..experiments import runs
 from ..files import read_json
 from ..gradients import gradcheck
 from ..training import train as training
 from . import options as shared
+from .formatting import quoted
 from .options import option, takes
 
 SOLVED_ACCURACY = 0.95                                    # `train` names the first step that has it
@@ -75,7 +75,7 @@ def train(args):
     out = args.out = args.out or (newest_folder if args.resume else new_folder)(task.name)
     if args.resume and args.steps is None and (out / "config.json").is_file():
         saved = read_json(out / "config.json")            # to the run's own end, not the task's
-        args.steps, args.until = saved.get("steps"), args.until or saved.get("until")
+        args.steps, args.until = saved.get("steps"), args.until or saved.get("target_accuracy")
     if args.skip_check and not args.functional:
         raise ValueError("train: --skip-check needs --functional FILE")
     name = args.tasks[0]
@@ -84,26 +84,27 @@ def train(args):
               "it)", file=sys.stderr)
     settings = shared.given_options(args, *shared.RUN_SETTINGS)
     if args.test_examples is not None:
-        settings["last_test"] = args.test_examples
+        settings["final_test_examples"] = args.test_examples
+    settings["target_accuracy"] = settings.pop("until", None)
     with own.using(args.functional, args.skip_check) if args.functional else nullcontext() as file:
         if file and not file.functions:
             raise ValueError(f"{file.path}: none of its functions is written, so the run would use "
                              "minifpt's only; 'minifpt check' names the first to write")
         for r in file.wrong if file else ():
             print(f"{file.path}: {r.name} is wrong. {r.hint}", file=sys.stderr)
-        model, history = experiments.run(
+        model, history = runs.run(
             task, args.model, out, freeze=args.freeze, adapt=args.adapt, start=args.start,
             seed=args.seed, resume=args.resume, source=name,
             checkpoint_every=args.checkpoint_every, config=file and file.settings,
             **settings)
     last = history[-1]
     total, trained = (sum(n) for n in zip(*model.counts(task.tokens).values(), strict=True))
-    if "n_positions" in model.built:
+    if model.recipe.n_positions is not None:
         print(f"{args.model} has fewer positions than the {task.tokens:,} of the task: the others "
               "were drawn as for a new trunk")
     is_whole = not args.test_examples and last["step"] == (
         args.steps or tasks.defaults_of(task)["steps"])
-    test_set = tasks.member(task, "test_set")() if is_whole else None
+    test_set = tasks.optional(task, "test_set")() if is_whole else None
     examples = (
         f"{len(test_set[0])} examples" if test_set else
         f"{args.test_examples or training.__kwdefaults__['test_examples']} random examples")
@@ -118,4 +119,4 @@ def train(args):
               "not counting calls within the file")
         if uncalled := [name for name in file.functions if name not in file.calls]:
             print(f"{file.path}: this model never called {', '.join(uncalled)}")
-    print(f"next: minifpt report {shlex.quote(str(out))}")
+    print(f"next: minifpt report {quoted(str(out))}")

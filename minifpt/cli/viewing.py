@@ -41,7 +41,7 @@ def playground(args):
 def read(folder):
     """Return a run's folder, its task, its ``Run``, and its model before the first step."""
     task, run = run_folders.read_run(folder)
-    return folder, task, run, run_folders.at_start(folder, run.settings)
+    return folder, task, run, run_folders.at_start(folder, run.config)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -40,7 +41,7 @@ COLUMNS = ["file", "right", "wrong", "missing", "wrong_functions", "error"]
 def results(path):
     """Return a :class:`Result` for each function of a file, in a list, and {name: lesson}.
 
-    A function that ends its process, or takes longer than ``SECONDS``, is wrong.  Raises
+    A function that ends its process, or computes longer than ``SECONDS``, is wrong.  Raises
     ``ValueError`` or ``FileNotFoundError`` if the file cannot be run."""
     path = Path(path)
     if not path.exists():
@@ -81,24 +82,27 @@ def messages(path, finished, stuck):
                 continue
             kind, value = json.loads(line)
             yield kind, value
-    if log:
+    code, stopped = process.returncode, getattr(signal, "SIGPROF", None)
+    if log or stopped and code == -stopped:
         yield "lost", f"It did not end within {SECONDS:g} s: is there a loop?"
     elif kind not in ("finished", "error"):
-        code = process.returncode
         end = f"with exit status {code}" if code >= 0 else f"by signal {-code}"
         yield "lost", f"It ended Python, {end}."
 
 
 def serve():
     """Do the work of the other process: check a file, and send messages through standard output.
-    The watchdog of ``faulthandler`` ends a loop, even if the first process is gone."""
+    An alarm ends a loop, also within C code, after so many seconds of the processor since the last
+    message.  An answer that waits is ended by the watchdog of ``faulthandler``, much later."""
     path, seconds, finished, stuck = json.loads(sys.argv[1])
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)          # for what C code prints
 
     def send(kind, value=None):
         print(json.dumps([kind, value]), file=channel, flush=True)
-        faulthandler.dump_traceback_later(seconds, exit=True, file=channel)
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+        faulthandler.dump_traceback_later(10 * seconds, exit=True, file=channel)
 
     send("started")
     load = load_notebook if path.endswith(".ipynb") else load_functions

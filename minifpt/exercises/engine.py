@@ -36,7 +36,7 @@ from .rewriting import rewrite
 
 EXERCISES = {}                                            # name -> Exercise
 PASSED, WRONG, NOT_WRITTEN = "passed", "not right yet", "not answered yet"
-SECONDS = 20                                              # limit of one function
+SECONDS = 20                                              # of the processor's, for one function
 MIN_SCALE = 1e-30                                         # smaller numbers are rounding alone
 DRAWS = 3                                                 # how often each is drawn anew
 SHORT_WORDS = {*"a add all an at do in it no not of one the two you".split()}
@@ -224,12 +224,12 @@ def examine(name, answer, seed=None):
 
 @contextlib.contextmanager
 def limited(seconds):
-    """Raise :class:`Wrong` in a block that takes longer: an endless loop would cost a notebook that
-    nbgrader runs all its points.  Without an alarm of our own (Windows, a thread) there is no
-    limit."""
+    """Raise :class:`Wrong` in a block that computes longer: an endless loop would cost a notebook
+    that nbgrader runs all its points.  The time is the processor's, so that other work on the
+    machine does not count.  Without an alarm of our own (Windows, a thread) there is no limit."""
     has_alarm = (hasattr(signal, "setitimer")
                  and threading.current_thread() is threading.main_thread()
-                 and signal.getitimer(signal.ITIMER_REAL)[0] == 0)
+                 and signal.getitimer(signal.ITIMER_PROF)[0] == 0)
     if not has_alarm:
         yield
         return
@@ -237,13 +237,13 @@ def limited(seconds):
     def stop(*_):
         raise Wrong(f"It did not end within {seconds:g} s: is there a loop?")
 
-    handler = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1)      # again: an answer may catch it
+    handler = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds, 1)      # again: an answer may catch it
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, handler)
 
 
 def result_of(exercise, answer, *args):

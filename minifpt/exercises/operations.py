@@ -34,6 +34,8 @@ from .engine import (
 )
 from .mistakes import MISTAKES
 
+# operation -> an argument that it had before 0.1.0, which a file of that time still has.
+OLD_ARGUMENTS = {"attention": "qkv", "rope": "n_head"}
 CALLS = {"attention": ("softmax", "dropout"), "cross_entropy": ("log_sum_exp",)}
 # Inputs whose first axis is the batch.
 BATCHES = "x", "q", "k", "v", "ids", "logits", "targets", "gate", "up"
@@ -90,10 +92,14 @@ def examine(answers, name, seed=None):
     fixes the numbers."""
     if name not in answers:
         return Result(name, NOT_WRITTEN)
+    op = name.removesuffix("_backward")
+    if op in answers and OLD_ARGUMENTS.get(op) in inspect.signature(answers[op]).parameters:
+        arguments = ", ".join(inspect.signature(vars(F)[op]).parameters)
+        return Result(name, WRONG, f"It is of an older minifpt: write {op}({arguments}), on heads "
+                                   "(B, H, T, D); CHANGELOG shows how.")
     with readers({"dropout": masks_of(answers["dropout"])} if "dropout" in answers else {}):
         result = result_of(OPERATIONS[name], answers[name], answers, np.random.default_rng(seed))
     if result.status == WRONG:
-        op = name.removesuffix("_backward")
         for inner in halves(answers, CALLS.get(op, ())):     # a forward pass calls no backward pass
             if (op != name or inner in CALLS[op]) and examine(answers, inner, seed).status == WRONG:
                 return Result(name, WRONG, f"Mend {inner} first, if yours calls it. {result.hint}")

@@ -19,45 +19,25 @@ import numpy as np
 from .. import tasks
 from ..checks import whole
 from ..files import nearest_folder, outputs, plots, read_json, save_text, to_json
-from ..files.runs import COLUMNS, DIVERGED, History, crc
+from ..files.runs import COLUMNS, DIVERGED, History
 from ..fpt import FPT
-from ..freeze import FreezeMask
-from ..layers import setting
-from ..plugins import USERS_OWN, code_crc, users_code
+from ..plugins import USERS_OWN, users_code
 from ..progress import progress_bar
-from ..tasks import member, task_class
-from ..training import Diverged, first_look, train
-from ..trunks import TrunkSpec
+from ..tasks import optional, task_class
+from ..tasks.base import dry_run
+from ..training import Diverged
 from . import tables
+from .runs import run
 from .tables import Arm, Column
 from .validation import Validation
-from .workers import ProcessPool, perform
+from .workers import Pool, perform
 
 VALIDATION_SEEDS = 2                                      # of a learning-rate sweep, by default
 MAX_SEEDS = 1000                                          # of one grid
-__all__ = ["Arm", "Column", "Job", "Validation", "compare", "grid", "run"]
+__all__ = ["Arm", "Column", "Job", "Validation", "compare", "grid"]
 
 
-# ------------------------------------------------------------------------------- one run
-
-
-def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=None, config=None,
-        adapt=None, start=None, **options):
-    """Do one run of the paper's protocol: build the FPT for a task, freeze it, train it.
-
-    ``source`` is the name by which ``tasks.get`` made the task, by default the task's own.
-    ``config.json`` holds it, the model and ``config``, so that the run can be read back.
-    ``options`` go to :func:`minifpt.train`.  Returns (model, history).
-    """
-    fpt = FPT.for_task(task, model, freeze, seed, dropout, adapt, start)
-    source, spec, config = source or task.name, TrunkSpec.parse(model), config or {}
-    parts = {"weights": crc(p.data for _, p in fpt.trunk.named_parameters()),
-             "code": code_crc(source, spec.text), "functions": None}
-    config = config | {
-        "source": source, "model": spec.text, "freeze": str(FreezeMask.parse(freeze)),
-        "dropout": setting(fpt.trunk.config, "dropout"), "adapt": adapt, "start": start,
-        "fingerprint": parts | config.get("fingerprint", {})}
-    return fpt, train(fpt, task, seed=seed, out=out, config=config, **options)
+# ------------------------------------------------------------------------------ a job of a grid
 
 
 @lru_cache(maxsize=1)                                     # one at a time: it may hold much data
@@ -73,7 +53,7 @@ class Job:
 
     task: str
     task_options: dict
-    model: str
+    trunk: str
     seed: int
     out: Path
     settings: dict
@@ -102,7 +82,7 @@ class Job:
                 task = (tasks.get(self.task, **self.task_options)
                         if USERS_OWN.fullmatch(self.task) else
                         task_of_grid(self.task, to_json(self.task_options), self.grid_id))
-                return run(Validation(task) if self.validation else task, self.model, self.out,
+                return run(Validation(task) if self.validation else task, self.trunk, self.out,
                            seed=self.seed, resume=resume, stop=stop, progress=progress,
                            source=self.task, **self.settings)[1]
         except Diverged as e:
@@ -132,7 +112,7 @@ def options_of_seed(name, options, seed):
 
     A task's class may name an option in ``redrawn``, such as the draw of the labels: that option
     is the seed by default."""
-    option = member(task_class(name), "redrawn")
+    option = optional(task_class(name), "redrawn")
     return ({option: seed} if option else {}) | options
 
 
@@ -167,7 +147,7 @@ def labels_of(arms):
     folders; then it names the model."""
     labels = [arm.full_label() for arm in arms]
     labels = [label if labels.count(label) == 1 else ", ".join(filter(None, [
-        arm.model, arm.freeze if arm.freeze != "fpt" else "", arm.adapt, arm.start]))
+        arm.trunk, arm.freeze if arm.freeze != "fpt" else "", arm.adapt, arm.start]))
               for arm, label in zip(arms, labels, strict=True)]
     if len({arm.folder for arm in arms}) < len(arms):
         raise ValueError(f"compare: two arms are the same: {', '.join(labels)}")
@@ -191,7 +171,7 @@ class Cell:
         folder = out / self.path / ("" if rate is None else tables.rate_text(rate))
         settings = self.settings | ({} if rate is None else {"lr": rate})
         task, options = self.column.task, self.column.options
-        return [Job(task, options_of_seed(task, options, seed), self.arm.model, seed,
+        return [Job(task, options_of_seed(task, options, seed), self.arm.trunk, seed,
                     folder / str(seed), settings, validation) for seed in seeds]
 
     def best_rate(self, sweep):
@@ -217,14 +197,14 @@ def cells_of(columns, arms):
     cells, labels = [], labels_of(arms)
     for column, task, title, folder in zip(columns, all_tasks, titles, folders, strict=True):
         for arm, label in zip(arms, labels, strict=True):
-            first_look(FPT.for_task(task, arm.model, arm.freeze, adapt=arm.adapt, start=arm.start),
+            dry_run(FPT.for_task(task, arm.trunk, arm.freeze, adapt=arm.adapt, start=arm.start),
                        task)
             settings = tasks.defaults_of(task) | column.settings | {
                 "freeze": arm.freeze, "adapt": arm.adapt, "start": arm.start}
             if "warmup" not in column.settings:           # train shortens it for a short run
                 del settings["warmup"]
             cells.append(Cell(column, arm, title, label, Path(folder, arm.folder), settings))
-    return cells, {title: member(task, "chance")
+    return cells, {title: optional(task, "chance")
                    for title, task in zip(titles, all_tasks, strict=True)}
 
 
@@ -274,7 +254,7 @@ def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=V
         out = out.absolute()
     total = len(tries) * len(validation_seeds) + len(cells) * len(seeds)
     grid_id = uuid.uuid4().hex
-    pool = ProcessPool(jobs) if executor is None and jobs > 1 else nullcontext(executor)
+    pool = Pool(jobs) if executor is None and jobs > 1 else nullcontext(executor)
     with pool as executor, progress_bar(total=total, unit="run", progress=progress) as bar:
         def histories_of(job_lists):
             """Do all jobs of several lists at once and return a list of histories for each."""

@@ -71,8 +71,9 @@ def export_run(model, folder, out, dtype=None, force=False):
     """Write the trained model of a run, which ``minifpt.load(folder)`` returned: to a new folder
     as Transformers saves it, or to an ``.npz`` file, which ``--model`` takes and which holds the
     trunk."""
-    origin = {"run": Path(folder).resolve().name} | {
-        key: model.run[key] for key in ("task", "model", "freeze", "adapt") if key in model.run}
+    recipe = model.recipe
+    origin = {"run": Path(folder).resolve().name, "task": model.run["task"],
+              "model": recipe.trunk, "freeze": recipe.freeze, "adapt": recipe.adapt}
     model = adapters.merge(model)
     if out.suffix == ".npz":
         model, origin = model.trunk, origin | {"force": force}

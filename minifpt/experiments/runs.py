@@ -1,27 +1,42 @@
-"""Read a run's folder: its task, its model, its settings."""
+"""One run: do it, and read its folder back: its task, its model, its settings."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
-from types import SimpleNamespace
+from types import NoneType
 from typing import Any
-
-import numpy as np
 
 from .. import tasks
 from ..checks import brief
 from ..files import read_json, refuse_damage
-from ..files.runs import RESTORE, Run, check_fingerprint, crc, train_as_recorded
-from ..fpt import FPT
-from ..optim import Adam
-from ..plugins import code_crc
-from ..training import model_fingerprint, task_fingerprint
+from ..files.runs import RESTORE, check_fingerprint, load_checkpoint, say_what_differs
+from ..fpt import FPT, Recipe
+from ..freeze import frozen_crc, train_as_recorded
+from ..layers import settings_crc
+from ..record import texts
+from ..tasks.base import fingerprint
+from ..training import Run, Settings, train
 from .validation import Validation
 
 # Keys of every run's config.json.
 SETTINGS = {"task": str, "options": dict, "steps": int, "batch_size": int, "lr": float,
             "seed": int, "schedule": str, "clip": float, "eval_every": int, "test_examples": int,
-            "warmup": int, "weight_decay": float, "built": dict, "fingerprint": dict, "format": int}
+            "warmup": int, "weight_decay": float, "recipe": (dict, NoneType), "trained": dict,
+            "fingerprint": dict, "versions": dict, "format": int}
+
+
+def run(task, trunk, out=None, *, freeze="fpt", seed=0, dropout=None, source=None, config=None,
+        adapt=None, start=None, **options):
+    """Do one run of the paper's protocol: build the FPT for a task, freeze it, train it.
+
+    ``source`` is the name by which ``tasks.get`` made the task, by default the task's own.
+    ``config.json`` holds it and ``config``, so that the run can be read back.  ``options`` go to
+    :func:`minifpt.train`.  Returns (model, history).
+    """
+    model = FPT.for_task(task, trunk, freeze, seed, dropout, adapt, start)
+    config = {"source": source or task.name} | (config or {})
+    return model, train(model, task, seed=seed, out=out, config=config, **options)
 
 
 def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
@@ -36,14 +51,15 @@ def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
     that it has done.  The task's data are not read.
 
     Raises ``FileNotFoundError`` or ``ValueError`` of one line for a folder without a run, and for a
-    trunk or a file of your own that has changed.
+    trunk that has changed.  A changed text of a trunk's file is named on stderr.
     """
-    settings = read_settings(folder)
-    model = at_start(folder, settings, trunk)
-    check_fingerprint(folder, settings["fingerprint"], model_fingerprint(model),
-                      RESTORE if trunk is None else "pass the trunk as it was before training")
-    run = read_checkpoint(folder, model, settings)
-    model.run = settings | {"step": run.step}
+    config = read_config(folder)
+    model = at_start(folder, config, trunk)
+    check_fingerprint(folder, config["fingerprint"], {
+        "model": settings_crc(model), "frozen": frozen_crc(model)},
+        RESTORE if trunk is None else "pass the trunk as it was before training")
+    model.run = config | {"step": read_checkpoint(folder, model, config).step}
+    say_what_differs(folder, config, texts(model.recipe.trunk))
     return model
 
 
@@ -52,31 +68,33 @@ def read_run(folder):
 
     Raises ``FileNotFoundError`` or ``ValueError`` of one line where the folder holds no such run,
     where it is damaged or was changed, and where its weights or a file of the user's own are
-    missing or have changed.
+    missing.  A changed text of such a file is named on stderr.
     """
-    settings = read_settings(folder)
-    task = task_of(folder, settings)
-    check_code(folder, settings)
-    run = read_checkpoint(folder, at_start(folder, settings), settings)
+    config = read_config(folder)
+    task = task_of(folder, config)
+    state = read_checkpoint(folder, at_start(folder, config), config, task)
     # Last: damaged settings fail before.
-    parts = remake(folder, "its data", lambda: task_fingerprint(task))
-    check_fingerprint(folder, settings["fingerprint"], parts)
-    return task, run
+    data = remake(folder, "its data", lambda: fingerprint(task))
+    check_fingerprint(folder, config["fingerprint"], {
+        "model": settings_crc(state.model), "frozen": frozen_crc(state.model), "data": data})
+    say_what_differs(folder, config, texts(config.get("source"), state.model.recipe.trunk))
+    return task, state
 
 
-def read_checkpoint(folder, model, settings):
+def read_checkpoint(folder, model, config, task=None):
     """Return the ``Run`` of a model, with what the folder's last checkpoint holds."""
     path = Path(folder) / "checkpoint.npz"
     if not path.is_file():
         raise FileNotFoundError(f"{folder}: there is no checkpoint.npz; a run writes it every "
                                 "--checkpoint-every steps and at its end")
-    trained = [p for p in model.parameters() if p.trainable]
-    run = Run(model, Adam(trained), np.random.default_rng(), settings)
-    run.load(path)
-    return run
+    with refuse_damage(f"{folder}: its settings cannot be read"):
+        state = Run(model, task, Settings.from_config(config))
+    state.config = config
+    load_checkpoint(path, state)
+    return state
 
 
-def read_settings(folder):
+def read_config(folder):
     """Return a run's ``config.json``, checked to have the keys of this version."""
     if not isinstance(folder, (str, os.PathLike)):
         raise ValueError(f"load: the folder is {brief(folder)}, expected a path")
@@ -96,47 +114,41 @@ def read_settings(folder):
     return settings
 
 
-def task_of(folder, settings):
-    """Return the task of a run, made again from its settings."""
-    options = dict(settings["options"])
+def task_of(folder, config):
+    """Return the task of a run, made again from its ``config.json``."""
+    options = dict(config["options"])
     is_validation = options.pop("validation", False)
-    name = str(settings.get("source") or settings["task"])
-    if name == settings["task"] and name not in tasks.names() and ".py:" not in name:
+    name = str(config.get("source") or config["task"])
+    if name == config["task"] and name not in tasks.names() and ".py:" not in name:
         raise ValueError(f"{folder}: its task {brief(name)} was built in code, or is of another "
                          "version: train with FILE.py:CLASS, from which it can be made again")
     task = remake(folder, "its task", lambda: tasks.get(name, **options))
-    if task.name != settings["task"]:
-        raise ValueError(f"{folder}: its task was {brief(settings['task'])}, {name} now makes "
+    if task.name != config["task"]:
+        raise ValueError(f"{folder}: its task was {brief(config['task'])}, {name} now makes "
                          f"'{task.name}'")
     return Validation(task) if is_validation else task
 
 
-def at_start(folder, settings, trunk=None):
+def at_start(folder, config, trunk=None):
     """Return a run's model as it was before the first step: same trunk, same seed, and the
     same parameters and columns frozen, by a mask or by hand.
 
     trunk   the trunk as it was, or a function that returns it, where it has no name."""
-    built = settings["built"]
-    if not {"input_dim", "output_dim", "output_tokens", "seed"} <= {*built}:
+    if not config["recipe"]:
         raise ValueError(f"{folder}: its model is not an FPT: build it, and take its parameters "
                          "from checkpoint.npz, by name")
-    if trunk is None and "model" not in built:
+    with refuse_damage(f"{folder}: its recipe cannot be read"):
+        recipe = Recipe(**config["recipe"])
+    if trunk is not None:
+        is_name = isinstance(trunk, (str, os.PathLike))
+        recipe = replace(recipe, trunk=str(trunk) if is_name else None, dropout=0.0)
+    elif recipe.trunk is None:
         raise ValueError(f"{folder}: its trunk was built in code: pass it, too, "
                          "minifpt.load(folder, trunk)")
-    if trunk is None and ".py:" in str(built["model"]):
-        check_code(folder, settings)
-    model = remake(folder, "its model", lambda: FPT.for_task(
-        SimpleNamespace(**built), built["model"] if trunk is None else
-        trunk_from(trunk) if callable(trunk) else trunk, built.get("freeze", "full"), built["seed"],
-        built.get("dropout", 0.0), built.get("adapt"), built.get("start")))
-    if "n_positions" in built:                            # frozen after they had been added
-        model.trunk.add_positions(built["n_positions"], built["seed"])
-    if "trained" in built:
-        with refuse_damage(f"{folder}: its trained parameters cannot be read"):
-            train_as_recorded(model, built["trained"])
-    if trunk is None:
-        weights = crc(p.data for _, p in model.trunk.named_parameters())
-        check_fingerprint(folder, settings["fingerprint"], {"weights": weights})
+    model = remake(folder, "its model", lambda: FPT.from_recipe(
+        recipe, trunk_from(trunk) if callable(trunk) else trunk))
+    with refuse_damage(f"{folder}: its trained parameters cannot be read"):
+        train_as_recorded(model, config["trained"])
     return model
 
 
@@ -149,13 +161,6 @@ def trunk_from(make_trunk):
             raise
         raise ValueError(f"the trunk is made by {brief(make_trunk)}, which takes arguments: pass "
                          "a function without, or the trunk itself") from None
-
-
-def check_code(folder, settings):
-    """Raise ``ValueError`` where a user's own file, of a task or a trunk, has changed."""
-    source, model = settings.get("source") or settings["task"], settings["built"].get("model", "")
-    code = remake(folder, "its code", lambda: code_crc(str(source), str(model)))
-    check_fingerprint(folder, settings["fingerprint"], {"code": code})
 
 
 def remake(folder, part, make):

@@ -31,7 +31,7 @@ class Arm:
     """A trunk of a grid as ``--model`` takes it, its freeze mask, its label, learning rates that it
     tries besides the grid's, its adapter and its start as ``--adapt`` and ``--start`` take them."""
 
-    model: str
+    trunk: str
     freeze: str = "fpt"
     label: str = ""
     rates: tuple = ()
@@ -46,7 +46,7 @@ class Arm:
     def folder(self):
         """The name of the folder of its runs, different for each of trunk, mask, adapter, start."""
         mask = str(FreezeMask.parse(self.freeze))
-        name = TrunkSpec.parse(self.model).folder
+        name = TrunkSpec.parse(self.trunk).folder
         extras = "".join(f"+{extra}" for extra in (self.adapt, self.start) if extra)
         if mask == str(FreezeMask.fpt()) and not extras:
             return name
@@ -56,7 +56,7 @@ class Arm:
     def full_label(self):
         """Return its label, or the trunk's with the mask where that is not the paper's."""
         mask = FreezeMask.parse(self.freeze)
-        label = ", ".join(filter(None, [TrunkSpec.parse(self.model).label, self.adapt, self.start]))
+        label = ", ".join(filter(None, [TrunkSpec.parse(self.trunk).label, self.adapt, self.start]))
         return self.label or (label if mask == FreezeMask.fpt() else f"{label}, frozen: {mask}")
 
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from ..tasks import member
-from ..training import task_fingerprint
+from ..tasks.base import fingerprint, optional
 
 VALIDATION_EXAMPLES = 2000                                # used to choose a learning rate
 
@@ -16,8 +15,8 @@ class Validation:
 
     def __init__(self, task):
         self.task, self.validation_set = task, None
-        self.options = member(task, "options") | {"validation": VALIDATION_EXAMPLES}
-        self.split = "validation" if "validation" in member(task, "splits") else "train"
+        self.options = optional(task, "options") | {"validation": VALIDATION_EXAMPLES}
+        self.split = "validation" if "validation" in optional(task, "splits") else "train"
 
     def __getattr__(self, name):
         if name == "task":                                # a copy asks before it has one
@@ -26,7 +25,7 @@ class Validation:
 
     def fingerprint(self):
         """Return the fingerprint of the task's data."""
-        return task_fingerprint(self.task)["data"]
+        return fingerprint(self.task)
 
     def batch(self, rng, size, split):
         """Return a batch of the task, with validation examples for the split ``test``."""

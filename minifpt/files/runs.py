@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import textwrap
-import zlib
 from contextlib import ExitStack, contextmanager, suppress
 
 import numpy as np
@@ -22,24 +21,19 @@ from . import (
     refuse_damage,
     save_text,
     stored_json,
-    to_json,
     write_beside,
 )
 
 COLUMNS = ["step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds"]
 DIVERGED = "diverged.txt"                                 # the error of a run that diverged
 OURS = "config.json", "checkpoint.npz", "metrics.csv", "curves.png", DIVERGED
-UNTIL_TESTS = 3                                           # in a row, see Run.is_solved
 RESTORE = "restore it, or choose another folder for a new run"
-FORMAT = 2                                                # of config.json; others are refused
+FORMAT = 3                                                # of config.json; others are refused
 
 # The parts of a run's fingerprint in config.json, each with what an error says of another one.
 PARTS = {"data": "other data",
-         "loss": "another loss or accuracy of its task",
          "model": "other layers or settings of the model, such as heads, dropout or an adapter",
          "frozen": "other frozen weights",
-         "weights": "other weights at its start",
-         "code": "other code in a file of your own",
          "functions": "other functions in the file of --functional"}
 
 
@@ -68,41 +62,6 @@ class History(list):
                         float(v) if v != "" else None for k, v in row.items()} for row in reader)
 
 
-def crc(arrays):
-    """Return a CRC-32 of arrays, as text."""
-    value = 0
-    for a in arrays:
-        value = zlib.crc32(str((a.shape, a.dtype)).encode(), value)
-        value = zlib.crc32(np.ascontiguousarray(a), value)
-    return f"{value:08x}"
-
-
-def frozen_crc(model):
-    """Return a CRC-32 of all frozen parameters, which are not in the checkpoint, and of all frozen
-    columns."""
-    return crc(array for _, p in model.named_parameters() for array in (
-        [p.data[..., columns] for columns in p.frozen_columns] if p.trainable else [p.data]))
-
-
-def trained_record(model):
-    """Return ``{name: frozen columns}`` of the trained parameters, for ``config.json``; columns
-    are lists of first, end and step, as of a slice."""
-    return {name: [[columns.start, columns.stop, columns.step] for columns in p.frozen_columns]
-            for name, p in model.named_parameters() if p.trainable}
-
-
-def train_as_recorded(model, record):
-    """Freeze the parameters of a model as :func:`trained_record` says, whoever froze them."""
-    parameters = dict(model.named_parameters())
-    for name in record:
-        if name not in parameters:
-            raise ValueError(f"the model has no parameter '{name}'")
-    for name, p in parameters.items():
-        p.trainable = name in record
-        if p.trainable:
-            p.frozen_columns = tuple(slice(*columns) for columns in record[name])
-
-
 def check_fingerprint(path, before, now, advice=RESTORE):
     """Raise ``ValueError`` that names the first part of a run's fingerprint that has changed, with
     advice.  Only parts that both have are compared."""
@@ -111,94 +70,70 @@ def check_fingerprint(path, before, now, advice=RESTORE):
             raise ValueError(f"{path}: the run was made with {PARTS[part]}: {advice}")
 
 
-class Run:
-    """The state of a run: parameters, Adam's moments, generator and history, which a checkpoint
-    holds together with the run's settings.
+def save_checkpoint(path, run):
+    """Write the state of a run: its settings, trainable parameters, Adam's moments, generator and
+    history."""
+    optimizer = run.optimizer
+    state = {"step": run.step, "seconds": run.seconds(), "since_test": run.since_test.tolist(),
+             "t": optimizer.t, "lr": run.lr, "config": run.config,
+             "rng": run.rng.bit_generator.state, "history": list(run.history)}
+    arrays = {"state": np.array(json.dumps(state))}
+    for (name, p), m, v in zip(trained(run.model), optimizer.m, optimizer.v, strict=True):
+        arrays[name] = p.data
+        if m is not None:
+            arrays[f"m/{name}"], arrays[f"v/{name}"] = m, v
+    write_beside(path, lambda f: np.savez(f, **arrays))
 
-    ``loss`` and ``accuracy`` are those of the last step's batch, ``None`` before a step."""
 
-    def __init__(self, model, optimizer, rng, settings):
-        self.model, self.optimizer, self.rng = model, optimizer, rng
-        self.settings = json.loads(to_json(settings))     # as read from a file
-        self.history = History()
-        self.step, self.seconds, self.sums = 0, 0.0, np.zeros(3)
-        self.loss, self.accuracy = None, None
+def load_checkpoint(path, run):
+    """Read the state of a run of the same model.  Nothing changes unless all of it fits."""
+    parameters, optimizer = trained(run.model), run.optimizer
+    expected = {key: (p.data.shape, p.data.dtype) for name, p in parameters
+                for key in (name, f"m/{name}", f"v/{name}")}
+    with refuse_damage(f"{path}: not a checkpoint, or damaged"):
+        # NumPy might not close a damaged file that it opened itself.
+        with open(path, "rb") as f, np.load(f, allow_pickle=False) as file:
+            headers = array_headers(file.zip)
+            state = stored_json(file.zip, "state", MOST_SETTINGS)
+            # Other arrays are not read: they may be large.
+            arrays = {key: file[key] for key in expected if headers.get(key) == expected[key]}
+        config = dict(state["config"])
+        rng = type(run.rng.bit_generator)()
+        rng.state = state["rng"]                          # raises for a wrong state
+        check_state(state, run.config["steps"])
+    check_same(path, config, run.config, "was written by a run with")
+    for name, _ in parameters:
+        moments = f"m/{name}", f"v/{name}"                # none before the first gradient
+        for key in (name, *moments) if {*moments} & {*headers} else (name,):
+            if headers.get(key) != expected[key]:
+                raise ValueError(f"{path}: '{key}' has {_form(headers.get(key))}, "
+                                 f"expected {_form(expected[key])}")
+            if not np.isfinite(arrays[key]).all() or (key == moments[1] and arrays[key].min() < 0):
+                raise ValueError(f"{path}: '{key}' contains NaN, infinite or wrongly negative "
+                                 "values: the file is damaged")
+    for i, (name, p) in enumerate(parameters):
+        p.data[...] = arrays[name]
+        optimizer.m[i], optimizer.v[i] = arrays.get(f"m/{name}"), arrays.get(f"v/{name}")
+    optimizer.t, run.rng.bit_generator.state = state["t"], rng.state
+    run.history[:], run.since_test[:] = state["history"], state["since_test"]
+    run.step, run.lr = state["step"], state["lr"]
+    run.began -= state["seconds"]
 
-    def is_test_due(self):
-        """Return whether the run's step is one of a test, and has none yet."""
-        is_due = self.step == self.settings["steps"] or self.step % self.settings["eval_every"] == 0
-        return 0 < self.step and is_due and not (
-            self.history and self.history[-1]["step"] == self.step)
 
-    def is_solved(self):
-        """Return whether the last tests all reached the accuracy ``until`` of the settings."""
-        until, last = self.settings.get("until"), self.history[-UNTIL_TESTS:]
-        return isinstance(until, float) and len(last) == UNTIL_TESTS and all(
-            row["test_accuracy"] >= until for row in last)
-
-    def named(self):
-        """Return [(name, Parameter)] of the trainable parameters."""
-        return [(n, p) for n, p in self.model.named_parameters() if p.trainable]
-
-    def save(self, path):
-        """Write the checkpoint."""
-        state = {"step": self.step, "seconds": self.seconds, "sums": self.sums.tolist(),
-                 "t": self.optimizer.t, "settings": self.settings,
-                 "rng": self.rng.bit_generator.state, "history": list(self.history)}
-        arrays = {"state": np.array(json.dumps(state))}
-        for (name, p), m, v in zip(self.named(), self.optimizer.m, self.optimizer.v, strict=True):
-            arrays[name] = p.data
-            if m is not None:
-                arrays[f"m/{name}"], arrays[f"v/{name}"] = m, v
-        write_beside(path, lambda f: np.savez(f, **arrays))
-
-    def load(self, path):
-        """Read a checkpoint of the same model.  Nothing changes unless all of it fits."""
-        expected = {key: (p.data.shape, p.data.dtype) for name, p in self.named()
-                    for key in (name, f"m/{name}", f"v/{name}")}
-        with refuse_damage(f"{path}: not a checkpoint, or damaged"):
-            # NumPy might not close a damaged file that it opened itself.
-            with open(path, "rb") as f, np.load(f, allow_pickle=False) as file:
-                headers = array_headers(file.zip)
-                state = stored_json(file.zip, "state", MOST_SETTINGS)
-                # Other arrays are not read: they may be large.
-                arrays = {key: file[key] for key in expected if headers.get(key) == expected[key]}
-            settings = dict(state["settings"])
-            before = dict(settings["fingerprint"])
-            rng = type(self.rng.bit_generator)()
-            rng.state = state["rng"]                      # raises for a wrong state
-            check_state(state, self.settings["steps"])
-        check_same(path, settings, self.settings, "was written by a run with")
-        check_fingerprint(path, before, {"frozen": frozen_crc(self.model)})
-        for name, _ in self.named():
-            moments = f"m/{name}", f"v/{name}"            # none before the first gradient
-            for key in (name, *moments) if {*moments} & {*headers} else (name,):
-                if headers.get(key) != expected[key]:
-                    raise ValueError(f"{path}: '{key}' has {_form(headers.get(key))}, "
-                                     f"expected {_form(expected[key])}")
-                if not np.isfinite(arrays[key]).all() or (key == moments[1]
-                                                          and arrays[key].min() < 0):
-                    raise ValueError(f"{path}: '{key}' contains NaN, infinite or wrongly negative "
-                                     "values: the file is damaged")
-        for i, (name, p) in enumerate(self.named()):
-            p.data[...] = arrays[name]
-            self.optimizer.m[i] = arrays.get(f"m/{name}")
-            self.optimizer.v[i] = arrays.get(f"v/{name}")
-        self.optimizer.t = state["t"]
-        self.rng.bit_generator.state = rng.state
-        self.history[:] = state["history"]
-        self.step, self.seconds = state["step"], state["seconds"]
-        self.sums[:] = state["sums"]
+def trained(model):
+    """Return [(name, Parameter)] of the trainable parameters."""
+    return [(name, p) for name, p in model.named_parameters() if p.trainable]
 
 
 def check_state(state, steps):
     """Raise ``ValueError`` for numbers in a checkpoint that no run of ``steps`` steps writes."""
     rows, step = state["history"], state["step"]
-    numbers = [step, state["seconds"], *state["sums"], *(x for row in rows for x in row.values())]
+    numbers = [step, state["seconds"], state["lr"], *state["since_test"],
+               *(x for row in rows for x in row.values())]
     if not (all(type(x) in (int, float) and not abs(x) > sys.float_info.max for x in numbers)
-            and 0 <= step <= steps and state["t"] == step and len(state["sums"]) == 3
+            and 0 <= step <= steps and state["t"] == step and len(state["since_test"]) == 3
             and all({*row} == {*COLUMNS} and row["step"] <= step for row in rows)
-            and state["sums"][2] == step - (rows[-1]["step"] if rows else 0)):
+            and state["since_test"][2] == step - (rows[-1]["step"] if rows else 0)):
         raise ValueError("its state is none that a run writes")
 
 
@@ -270,42 +205,51 @@ def open_folder(out, resume, run):
         if before.get("format") != FORMAT or not isinstance(before.get("fingerprint"), dict):
             raise ValueError(f"{config}: damaged, or a run of an older version of minifpt: go on "
                              "with that version, or choose another folder for a new run")
-        check_same(config, before, run.settings, "the run has")
+        check_same(config, before, run.config, "the run has")
         if checkpoint.exists():                           # otherwise start from step 0
-            run.load(checkpoint)
+            load_checkpoint(checkpoint, run)
             if run.history and not (out / "metrics.csv").exists():
                 run.history.save(out / "metrics.csv")
-            if run.step < run.settings["steps"]:
-                say_what_differs(out, before.get("made_with"), run.settings["made_with"])
-        parts = before["fingerprint"] | run.settings["fingerprint"]
-        run.settings = before | run.settings | {"fingerprint": parts}     # what was there stays
-    write_beside(config, lambda f: json.dump(run.settings, f, indent=1), "w")
+        say_what_differs(out, before, {
+            part: version for part, version in run.config["versions"].items()
+            if part.startswith("text") or 0 < run.step < run.config["steps"]})
+        parts = before["fingerprint"] | run.config["fingerprint"]
+        run.config = before | run.config | {"fingerprint": parts}         # what was there stays
+    write_beside(config, lambda f: json.dump(run.config, f, indent=1), "w")
 
 
-def say_what_differs(out, before, now):
-    """Say on stderr which of minifpt's code, NumPy and BLAS has changed since the run began: its
-    last digits may differ.  Runs of older versions have no record of them."""
-    parts = [part for part in now if isinstance(before, dict) and before.get(part) != now[part]]
+def say_what_differs(out, config, now):
+    """Say on stderr which of the versions in ``now`` the run in a folder was not begun with."""
+    before = config.get("versions", {})
+    parts = [part for part, version in now.items() if before.get(part, version) != version]
     if parts:
-        print(f"minifpt: {out} was begun with another {' and another '.join(parts)}: it goes on, "
-              "and its last digits may differ", file=sys.stderr)
+        print(f"minifpt: {out} was begun with another {' and another '.join(parts)}: its "
+              "results may differ", file=sys.stderr)
 
 
 def check_same(path, before, now, verb):
-    """Raise ``ValueError`` if settings or the fingerprint have changed.  Allowed are more steps at
-    a constant learning rate, another ``until``, and another path of the task's file or of the
-    functions' file."""
-    for key, value in now.items():
-        if key in ("functional", "built", "fingerprint", "made_with", "until"):
-            continue
-        was = before.get(key)
-        if key == "source" and (".py:" not in f"{was}{value}" or str(was).rpartition(":")[2]
-                                == str(value).rpartition(":")[2]):
+    """Raise ``ValueError`` if settings, the model's recipe or the fingerprint have changed.
+    Allowed are more steps of a learning rate that does not depend on their number, another
+    ``target_accuracy``, and another path of a user's file."""
+    had = compared(before)
+    for key, value in compared(now).items():
+        was = had.get(key)
+        if key in ("source", "trunk") and ".py:" in f"{was}{value}" and (
+                str(was).rpartition(":")[2] == str(value).rpartition(":")[2]):
             continue                                      # the file may have moved
-        is_longer = (key == "steps" and now["schedule"] == "constant"
+        is_longer = (key == "steps" and now["schedule"] != "cosine"
                      and type(was) is int and 0 < was < value)
         if was != value and not is_longer:
             key, was, value = (textwrap.shorten(str(x), 100) for x in (key, was, value))
             raise ValueError(f"{path}: {verb} {key} = {was}, not {value}: give "
                              f"{was} to resume it, or choose another folder")
     check_fingerprint(path, before["fingerprint"], now["fingerprint"])
+
+
+def compared(config):
+    """Return the entries of a ``config.json`` that a resumed run may not change."""
+    entries = {}
+    for key, value in config.items():                     # the run's own seed comes later
+        entries |= (value or {}) if key == "recipe" else {key: value}
+    return {key: value for key, value in entries.items() if key not in (
+        "functional", "trained", "fingerprint", "versions", "target_accuracy")}

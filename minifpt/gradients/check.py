@@ -13,6 +13,7 @@ import numpy as np
 from ..checks import arrays_in, brief, number, unchanged, whole
 from ..plugins import message
 from ..spelling import suggestion
+from . import nested
 from .diagnosis import Direction, Fault, at, index, rms, unit
 
 __tracebackhide__ = True                                  # pytest shows the caller's frames alone
@@ -71,7 +72,9 @@ def gradcheck(op: Callable | Any, op_backward: Callable | Sequence | None = None
                  numbers, in order; ``None`` is not checked, and the report says so.
     layer        has ``named_parameters``, ``forward(x, train, rng)`` or ``forward(x)``, and
                  ``backward(dy, cache)``; built with ``dtype=np.float64``.  A copy is checked.
-    inputs       arrays, converted to float64 unless they are integers; they stay unchanged.
+    inputs       arrays, converted to float64 unless they are integers; they stay unchanged.  An
+                 input may be a dict, list or tuple of arrays, also nested; so is its gradient.
+                 A complex one has the gradient dL/dRe + 1j dL/dIm, and so has a complex output.
     options      for op, which gets a copy of them at each pass, and for the check; one that op has
                  itself, such as eps, goes to op:
 
@@ -151,7 +154,8 @@ class _Check:
         names = [name for name, p in _arguments(getattr(op, "forward", op)).items()
                  if p.kind < p.VAR_POSITIONAL][:len(inputs)]
         names += [f"input {i}" for i in range(len(names), len(inputs))]
-        if hasattr(op, "named_parameters") and not isinstance(op, type):
+        is_layer = hasattr(op, "named_parameters") and not isinstance(op, type)
+        if is_layer:
             op, op_backward, self.parameters = _functions(op, len(inputs), self.train, self.seed)
             inputs += [p.data for p in self.parameters.values()]
         elif not (callable(op) and callable(op_backward)):
@@ -166,7 +170,6 @@ class _Check:
                              "would not be checked: pass the layer itself, gradcheck(layer, x)")
         else:
             op, op_backward = _copy((op, op_backward))    # methods: of a copy of their object
-        self.op, self.op_backward = op, op_backward
         if self.names is not None:
             names = [*self.names] if isinstance(self.names, (tuple, list)) else []
         names = [*names, *self.parameters]
@@ -174,8 +177,17 @@ class _Check:
                 and len({*names}) == len(names) == len(inputs)):
             raise ValueError(f"gradcheck: the names are {brief(names)}, expected different texts, "
                              "one for each input, and no parameter's: pass names=[...]")
+        inputs = dict(zip(names, inputs, strict=True))
+        self.need = [need for need, (key, value) in zip(np.ravel(self.need), inputs.items(),
+                                                        strict=False)
+                     for _ in nested.leaves(key, value)]
+        self.advice = (
+            "let forward(x, train, rng) draw from rng, for which gradcheck passes a generator with "
+            "a seed, and from no generator of its own" if is_layer else
+            "pass a generator with a seed, rng=np.random.default_rng(0)")
         arrays = {name: _array(name, x, f"other arguments are options, {name}=...")
-                  for name, x in zip(names, inputs, strict=True)}
+                  for key, value in inputs.items() for name, x in nested.leaves(key, value)}
+        self.op, self.op_backward = nested.flat(op, op_backward, inputs)
         self.checked = {n: x.astype(np.float64, order="C")            # reshape gives a view
                         for n, x in arrays.items() if x.dtype.kind == "f"}
         self.inputs = arrays | self.checked
@@ -199,8 +211,7 @@ class _Check:
         _stays("forward pass", "its inputs", self.inputs, before)
         if not all(map(_close, self.forward()[0], y)):
             raise ValueError("gradcheck: two forward passes of the same inputs give different "
-                             "outputs, the operation is not deterministic: pass a generator with "
-                             "a seed, rng=np.random.default_rng(0)")
+                             f"outputs, the operation is not deterministic: {self.advice}")
         self.r = [self.rng.standard_normal(a.shape) for a in y]
         self.leave_out_gaps(y)
         self.look(self.directions, self.elementwise)
@@ -208,6 +219,8 @@ class _Check:
             raise ValueError("gradcheck: no input has a gradient to check: each is None")
         if not self.failed():
             self.check_repetitions()
+        elif self.tolerance < 1e-2:
+            self.refuse_rounding()
         self.check_proportions()
         self.note_place()
         if self.parameters and not self.failed():
@@ -215,17 +228,34 @@ class _Check:
         for name in self.checked:
             if self.far is not None and name not in self.parameters and not self.failed():
                 self.look_far(name)
-        self.notes += [f"the gradient of {name} is {dtype}, not float64, and its rounding may hide "
-                       "small errors" for name, dtype in self.rounded.items()]
+        self.notes += [f"the gradient of {name} is float32, not float64, and its rounding may hide "
+                       "small errors" for name in self.rounded]
         self.notes += [f"{name} was not checked: its gradient is None"
                        for name in self.checked if name not in self.errors]
         errors = {name: error for name, (error, *_) in self.errors.items()}
         top = max(errors, key=errors.get)
-        excused = {name for name, is_needed in zip(self.inputs, np.ravel(self.need), strict=False)
+        excused = {name for name, is_needed in zip(self.inputs, self.need, strict=False)
                    if not is_needed}
         error = np.nan if self.has_gaps and not self.failed() else errors[top]
         return GradcheckReport(error, (top, *self.errors[top][1:]), errors, self.tolerance, tuple(
             self.notes), tuple(n for n in self.checked if n not in errors.keys() | excused))
+
+    def refuse_rounding(self):
+        """Raise ``ValueError`` where the outputs are those of an operation in float32: an input's
+        twelfth digit changes none of those that its fourth changes."""
+        for name, x in self.checked.items():
+            d = Direction(x.reshape(-1), slice(None), x.reshape(-1) * self.rng.uniform(
+                0.5, 1.0, x.size))
+            here, near, far = (self.terms(h, d) or self.r for h in (0.0, 1e-12, 1e-4))
+            for y, y_near, y_far in zip(here, near, far, strict=True):
+                is_moved = np.abs(y_far - y) > 1e-6 * np.abs(y).max(initial=0.0)
+                if np.mean(is_moved) > 0.1 and np.array_equal(y[is_moved], y_near[is_moved]):
+                    break
+            else:
+                continue
+            raise ValueError(f"gradcheck: the output ignores the twelfth digit of {name}: the "
+                             "operation computes in float32 inside, or rounds, and that hides "
+                             "errors below 1e-2: compute in float64, or pass tolerance=1e-2")
 
     def leave_out_gaps(self, y):
         """Leave out outputs that are not finite, or too large for their squares; note them."""
@@ -267,6 +297,18 @@ class _Check:
         return [np.where(gap, a.dtype.type(0), a) for a, gap in zip(
             y, self.gaps, strict=True)] if self.has_gaps else y, cache
 
+    def arrays(self):
+        """Yield (name, array) of the inputs, of what the cache holds, and of the outputs."""
+        y, cache = self.forward()
+        yield from self.inputs.items()
+        kept = cache._asdict().items() if hasattr(cache, "_asdict") else [("", cache)]
+        for field, value in kept:
+            for name, a in nested.leaves(f"cache.{field}" if field else "cache", value):
+                if isinstance(a, np.ndarray):
+                    yield name, a
+        for i, a in enumerate(y):
+            yield f"output {i}" if len(y) > 1 else "the output", a
+
     def backward(self, cache, factor=1.0):
         """Return the gradients by name, without those that are ``None``, for ``dy = factor * r``.
 
@@ -296,8 +338,10 @@ class _Check:
                                  f"expected {shape}{hint}")
         grads = {name: _array(f"the gradient of {name}", grad, "an array of x's shape")
                  for name, grad in grads.items()}
-        self.rounded = {name: grad.dtype for name, grad in grads.items()
-                        if grad.dtype.kind == "f" and grad.dtype.itemsize < 8}
+        with np.errstate(all="ignore"):
+            self.rounded = [name for name, grad in grads.items() if grad.dtype.kind == "f"
+                            and np.array_equal(grad, np.float32(grad), True)    # its numbers are
+                            and not np.array_equal(grad, np.float16(grad), True)]      # not short
         return {name: grad.astype(np.float64) for name, grad in grads.items()}
 
     def look(self, directions, elementwise, far=False, where=""):
@@ -577,7 +621,7 @@ def _array(name, x, hint, kinds="fiub"):
     with suppress(ValueError):
         a = np.array(x)
     if a.dtype.kind == "c":
-        hint = "its real and its imaginary part are two arrays"
+        hint = "its input is real, take its real part"
     if a.dtype.kind not in kinds:
         raise ValueError(f"gradcheck: {name} is {brief(x)}, expected real numbers that have a "
                          f"gradient: {hint}")

@@ -1,11 +1,14 @@
 """Where a wrong gradient is wrong, and how: for reports of ``minifpt.gradcheck``."""
 
+from contextlib import suppress
+from itertools import chain, combinations
 from typing import NamedTuple
 
 import numpy as np
 
 MOST_ENTRIES = 256                                        # of one input that are looked at,
 MOST_WORK = 1 << 28                                       # or, in a large one, entries times size
+MOST_FORMULAS = 1 << 20                                   # entries of a gradient with formulas
 
 
 class Direction(NamedTuple):
@@ -98,16 +101,49 @@ class Fault:
                  "it is transposed": grad.T,
                  **{f"it is reversed along axis {k}": np.flip(grad, k) for k in range(grad.ndim)},
                  **{f"it is the gradient of {name}, so the order is wrong": other
-                    for name, other in self.grads.items() if name != self.name}}
+                    for name, other in self.grads.items() if name != self.name},
+                 **{f"its axes {k} and {j} are exchanged": grad.swapaxes(k, j)
+                    for k, j in combinations(range(grad.ndim), 2)},
+                 **{f"it is shifted along axis {k} by {j}": np.roll(grad, -j, k)
+                    for k in range(grad.ndim) for j in (1, -1)},
+                 "it is reversed along all axes": np.flip(grad)}
         for text, other in forms.items():
             if np.shape(other) == grad.shape and is_wrong.sum() > 1 and np.allclose(
                     other.flat[self.entries[is_wrong]], self.n[is_wrong], 1e-4, 1e-4 * self.size):
                 return text
-        rest = self.a - self.n
-        for k, length in enumerate(grad.shape if rest.size == grad.size else ()):
+        return self.difference()
+
+    def difference(self):
+        """Return text: by which formula the wrong entries, or what they lack, can be computed."""
+        grad, rest = self.grads[self.name], self.a - self.n
+        is_whole = rest.size == grad.size and np.isfinite(rest).all()
+        for k, length in enumerate(grad.shape if is_whole else ()):
             spread = np.ptp(rest.reshape(grad.shape), axis=k)
             if length > 1 and (spread <= 1e-4 * abs(rest).max()).all():
                 return f"they differ by one number along axis {k}: a sum or mean over it is wrong"
+        terms = Terms(self) if grad.size <= MOST_FORMULAS else None
+        a, n, lack = (terms and terms.formula(values) for values in (self.a, self.n, -rest))
+        if a and n:
+            return f"they are {a}, and should be {n}"
+        if n or lack:
+            return f"they should be {n}" if n else f"they lack the term {lack}"
+        if a:
+            return f"they are {a}: a term or a factor is missing"
+        if is_whole and terms and (text := terms.sum_along(rest.reshape(grad.shape))):
+            return text
+        for k, length in enumerate(grad.shape if is_whole else ()):
+            rows, right = (np.moveaxis(values.reshape(grad.shape), k, 0).reshape(length, -1)
+                           for values in (self.a, self.n))
+            near = (abs(rows[:, None] - right) <= 1e-4 * self.size).all(axis=-1)
+            if (near.sum(axis=0) == 1).all() and near.any(axis=1).all():
+                return f"it is right in another order along axis {k}"
+        if is_whole and grad.ndim > 1:
+            values = np.linalg.svd(rest.reshape(len(grad), -1), compute_uv=False)
+            if len(values) > 2 and values[1] <= 1e-4 * values[0]:
+                return "they differ by a matrix of rank 1, an outer product"
+        low, high = np.sort(abs(self.a[self.is_wrong]))[[0, -1]]
+        if self.is_wrong.sum() > 1 and high - low <= 1e-6 * high < abs(self.n[self.is_wrong]).min():
+            return f"their size is {high:.4g}, and should be more: they are clipped"
 
     def place(self):
         """Return text: where wrong entries, and no other ones, are."""
@@ -124,6 +160,65 @@ class Fault:
             bound = (sign * f(self.x.flat[right_entries])).max()
             if (sign * f(self.x.flat[wrong_entries])).min() > bound:
                 return f"all where {form.format(self.name)} {sign * bound:.3g}"
+
+
+class Terms:
+    """Formulas of dy and of what the forward pass got, returned or kept, for a wrong gradient."""
+
+    def __init__(self, fault):
+        self.fault, self.shape = fault, fault.x.shape
+        self.factors = {}
+        for name, a in fault.check.arrays():
+            if a.dtype.kind in "fb" and a.size and not any(
+                    np.array_equal(a, b) for b in self.factors.values()):
+                self.factors[name] = a.astype(np.float64)
+        self.formulas = {}
+        for i, r in enumerate(fault.check.r):
+            self.add(f"dy[{i}]" if len(fault.check.r) > 1 else "dy", r)
+        for text, a in self.factors.items():
+            self.add_fitting(text, a)
+
+    def add(self, dy, r):
+        """Add the formulas with the gradient dy of an output, the simplest first."""
+        self.add_fitting(dy, r)
+        for name, a in self.factors.items():
+            with suppress(ValueError):                    # of shapes that do not fit
+                self.add_fitting(f"{dy} * {name}", r * a)
+        rows = r.reshape(-1, r.shape[-1]) if r.ndim > 1 else r
+        for name, a in self.factors.items():
+            a = a.reshape(-1, a.shape[-1]) if a.ndim > 1 else a
+            for text, left, right in ((f"{dy} @ {name}", rows, a), (f"{dy} @ {name}.T", rows, a.T),
+                                      (f"{name}.T @ {dy}", a.T, rows), (f"{name} @ {dy}", a, rows)):
+                with suppress(ValueError):
+                    self.add_fitting(text, (left @ right).reshape(self.shape))
+
+    def add_fitting(self, text, a):
+        """Add an array, and sums of it, that have the gradient's shape."""
+        for axes in chain(*(combinations(range(a.ndim), n) for n in range(a.ndim + 1))):
+            text_of = f"({text})" if " " in text else text
+            over = f"{text_of} summed over axis {', '.join(map(str, axes))}" if axes else text
+            for keep in (False, True):
+                total = a.sum(axis=axes, keepdims=keep) if axes else a
+                if total.shape == self.shape:
+                    self.formulas.setdefault(over, total.flat[self.fault.entries])
+
+    def formula(self, values):
+        """Return the formula that the wrong entries of some values follow, up to one factor."""
+        values, is_wrong = values[self.fault.is_wrong], self.fault.is_wrong
+        for text, a in self.formulas.items() if len(values) > 2 else ():
+            term = a[is_wrong]
+            factor = term @ values / (term @ term)
+            if factor and np.allclose(factor * term, values, 1e-4, 1e-5 * self.fault.size):
+                return text if abs(factor - 1) < 1e-4 else f"{factor:.4g} * {text}"
+
+    def sum_along(self, rest):
+        """Return text if ``rest`` is one of the factors times one number along an axis."""
+        for name, a in self.factors.items():
+            for k, length in enumerate(rest.shape if a.shape == rest.shape else ()):
+                factor = (rest * a).sum(k, keepdims=True) / (a * a).sum(k, keepdims=True)
+                if length > 2 and np.allclose(factor * a, rest, 1e-4, 1e-4 * abs(rest).max()):
+                    return (f"they differ by {name} times one number along axis {k}: a sum or mean "
+                            "over it is wrong")
 
 
 def rms(a):

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..checks import whole
 from ..files import outputs, plots
-from ..tasks import member
+from ..tasks import optional
 from ..tracing import trace
 from ..trunks import TrunkSpec
 
@@ -81,7 +81,7 @@ def even_share(mask, mean):
 
 def needed(task, x):
     """Return the task's ``needed(x)``, checked; ``None`` if the task does not say."""
-    mask = member(task, "needed")(x)
+    mask = optional(task, "needed")(x)
     want = len(x), x.shape[1], x.shape[1]
     if mask is not None and (mask.shape != want or mask.dtype != bool):
         raise ValueError(f"{task.name}: needed(x) has shape {mask.shape} and dtype {mask.dtype}, "
@@ -96,13 +96,13 @@ def subjects(runs, examples=64):
     first_folder, task, first, _ = runs[0]
     for folder, _, run, _ in runs[1:]:
         for key in ("task", "options"):
-            if run.settings[key] != first.settings[key]:
-                raise ValueError(f"{folder}: its {key} is {run.settings[key]}, that of "
-                                 f"{first_folder} {first.settings[key]}: maps stand side by side "
+            if run.config[key] != first.config[key]:
+                raise ValueError(f"{folder}: its {key} is {run.config[key]}, that of "
+                                 f"{first_folder} {first.config[key]}: maps stand side by side "
                                  "for one task only")
     x, _ = task.batch(np.random.default_rng([0, 2]), examples, "test")  # no run draws these
     mask = needed(task, x)
-    shown = [Subject(TrunkSpec.parse(run.settings["built"]["model"]).label,
+    shown = [Subject(TrunkSpec.parse(run.config["recipe"]["trunk"]).label,
                      maps(start, x, mask), maps(run.model, x, mask))
              for _, _, run, start in runs]
     labels = [subject.label for subject in shown]
@@ -151,8 +151,8 @@ def interesting(shown):
 
 def token_labels(task, x):
     """Return a label for each token: its name, and for a single example also its content."""
-    names = member(task, "token_names")() or [str(i + 1) for i in range(x.shape[1])]
-    text = member(task, "tokens_as_text")(x[0]) if len(x) == 1 else None
+    names = optional(task, "token_names")() or [str(i + 1) for i in range(x.shape[1])]
+    text = optional(task, "tokens_as_text")(x[0]) if len(x) == 1 else None
     if not text or max(map(len, text)) > 8:               # too long for a picture
         return names
     return [f"{name}: {t}" for name, t in zip(names, text, strict=True)]

@@ -11,8 +11,9 @@ import numpy as np
 from .. import functional as F
 from ..files import outputs, plots
 from ..freeze import GROUPS
-from ..tasks import member
-from ..training import evaluate, held_out
+from ..observers import draw_test
+from ..tasks import optional
+from ..training import evaluate
 from . import attention
 from .html import figures, images, page, paragraph, table
 
@@ -35,7 +36,7 @@ class Tested(NamedTuple):
 def test(task, run, progress=True):
     """Return :class:`Tested`: a run's model on test examples, for a finished run those of the last
     row of its history."""
-    x, y = held_out(task, run.settings, run.step, is_last=True)
+    x, y = draw_test(task, run.settings, run.step, is_last=True)
     scores = evaluate(run.model, task, x, y, progress, logits := [])
     return Tested(x, y, np.concatenate(logits), *scores)
 
@@ -49,18 +50,18 @@ def report(folder, task, run, start, html, force=False):
     if not run.history:
         raise ValueError(f"{folder}: the run has no test yet: go on with 'minifpt train --resume'")
     tested = test(task, run)
-    outputs.write_text(html, page(f"{task.name} with {run.settings['built']['model']}", {
+    outputs.write_text(html, page(f"{task.name} with {run.config['recipe']['trunk']}", {
         "Result": result_section(folder, task, run, tested),
         "Answers": answers_section(task, tested),
         "Parameters that moved": moves_section(start, run.model, task),
         "Attention that moved": attention_section(folder, task, run, start),
-        "Settings": table([[key, str(value)] for key, value in run.settings.items()],
+        "Settings": table([[key, str(value)] for key, value in run.config.items()],
                           caption="config.json")}), force)
 
 
 def result_section(folder, task, run, tested):
     """Return the accuracy in a sentence, the curves, and the number of test examples, as HTML."""
-    steps, chance = run.settings["steps"], member(task, "chance")
+    steps, chance = run.settings.steps, optional(task, "chance")
     is_whole = run.step == steps or run.is_solved()
     text = (f"{100 * tested.accuracy:.2f} % test accuracy on {len(tested.x):,} examples after "
             f"{run.step:,}"
@@ -81,7 +82,7 @@ def result_section(folder, task, run, tested):
 def answers_section(task, tested):
     """Return a confusion matrix if there is one answer, else the share of mistakes at each place,
     and some wrong examples, as HTML."""
-    if member(task, "classes") is None or not hasattr(task, "choices"):
+    if optional(task, "classes") is None or not hasattr(task, "choices"):
         return paragraph("This task does not say which answers its scores stand for (no choices).")
     scores, y = task.choices(tested.logits, tested.y), tested.y     # scores (*y.shape, classes)
     answers = scores.argmax(axis=-1)
@@ -103,7 +104,7 @@ def answers_section(task, tested):
     sure = (p.max(axis=-1).reshape(errors.shape) * errors).max(axis=1)
     worst = mistakes[np.argsort(-sure[mistakes], kind="stable")][:MAX_EXAMPLES]
     caption = "Wrong examples, first those of which the model is surest"
-    pictures = member(task, "as_images")(tested.x[worst])
+    pictures = optional(task, "as_images")(tested.x[worst])
     if pictures is not None:
         titles = [f"{answers[i].item()}, not {y[i].item()}" for i in worst]
         return html + paragraph(f"{caption}: its answer, and the right one.") + images(
@@ -115,7 +116,7 @@ def answers_section(task, tested):
 def wrong_places(task, errors):
     """Return the share of wrong answers at each output token, and at each answer of a token."""
     share = 100 * errors.mean(axis=0).reshape(task.output_tokens, -1)
-    names = (member(task, "token_names")() or range(1, task.tokens + 1))[-len(share):]
+    names = (optional(task, "token_names")() or range(1, task.tokens + 1))[-len(share):]
     caption = "Wrong answers at each output token, per cent."
     fig = heat(share, names, range(1, share.shape[1] + 1), "wrong (%)", "answer of a token",
                "output token")
@@ -124,7 +125,7 @@ def wrong_places(task, errors):
 
 def wrong_example(task, x, answers, y):
     """Return an example as text: its input, the right answer and the model's, above each other."""
-    tokens, symbols = member(task, "tokens_as_text")(x) or [], member(task, "symbols_as_text")
+    tokens, symbols = optional(task, "tokens_as_text")(x) or [], optional(task, "symbols_as_text")
     k = len(y) // task.output_tokens                      # answers of a token
     n = task.output_tokens if len(y) > 1 else len(tokens) or 1      # tokens of a line
     tokens = [""] * (-len(tokens) % n) + [*tokens]        # the last line is that of the answers

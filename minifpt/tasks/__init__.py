@@ -13,7 +13,15 @@ from typing import Any
 
 from ..plugins import USERS_OWN, load_object
 from ..spelling import suggestion
-from .base import DEFAULTS, Choices, Extras, Task, check_task, defaults_of, member
+from .base import (
+    DEFAULTS,
+    Classification,
+    Task,
+    TaskDefaults,
+    check_task,
+    defaults_of,
+    optional,
+)
 from .bits import BitMemory, BitXOR
 from .cifar import CIFAR10, CIFAR10Gray
 from .images import MNIST, Digits
@@ -24,9 +32,10 @@ from .text import Masked, Text, Typos
 TASKS = {task.name: task for task in (
     BitMemory, BitXOR, CIFAR10, CIFAR10Gray, Digits, Homology, ListOps, MNIST, Text, Typos)}
 # ``Masked`` is not listed: only trunks are pretrained on it.
-__all__ = ["CIFAR10", "DEFAULTS", "MNIST", "BitMemory", "BitXOR", "CIFAR10Gray", "Choices",
-           "Digits", "Extras", "Homology", "ListOps", "Masked", "Task", "Text", "Typos",
-           "chance_of", "defaults_of", "get", "label_of", "make", "member", "names", "task_class"]
+__all__ = ["CIFAR10", "DEFAULTS", "MNIST", "BitMemory", "BitXOR", "CIFAR10Gray", "Classification",
+           "Digits", "Homology", "ListOps", "Masked", "Task", "TaskDefaults", "Text", "Typos",
+           "chance_of", "defaults_of", "get", "label_of", "make", "names", "optional",
+           "task_class"]
 
 
 def names():
@@ -46,7 +55,7 @@ def task_class(name):
     return TASKS[name]
 
 
-def get(name: str, /, **options: Any) -> Choices:
+def get(name: str, /, **options: Any) -> Classification:
     """Return the task ``name``, or that of ``FILE.py:CLASS``.  An option that is a text, as from a
     command line, is converted to the option's type.  Raises ``ValueError`` for an unknown name or
     option."""
@@ -75,7 +84,7 @@ def make(function, name, options):
                for option, value in options.items()}
     task = function(**options)
     check_task(task, name)
-    if options and not member(task, "options"):
+    if options and not optional(task, "options"):
         with suppress(AttributeError):                    # of a frozen class, or a property
             task.options = dict(options)                  # runs with other options are not the same
     return task
@@ -96,9 +105,9 @@ def read_option(label, value, parameter):
 
 def label_of(name):
     """Return the label of the task ``name`` in tables and pictures."""
-    return member(TASKS.get(name), "label") or name
+    return optional(TASKS.get(name), "label") or name
 
 
 def chance_of(name):
     """Return the chance accuracy of the task ``name``, 0 ... 1; ``None`` if it is unknown."""
-    return member(TASKS.get(name), "chance")
+    return optional(TASKS.get(name), "chance")

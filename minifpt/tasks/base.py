@@ -1,15 +1,17 @@
 """The protocol of tasks, its checks, and the base class of the built-in tasks."""
 
+import math
+import random
 import re
 from typing import Any, Protocol
 
 import numpy as np
 
-from ..checks import array, brief, generator, one_of, whole
+from ..checks import array, arrays_in, brief, crc, generator, one_of, whole
 from ..fast import ops
-from ..files.runs import crc
 
 FILE_NAME = re.compile(r"\w[\w .,+=()-]{0,59}")            # a task's name names its folder
+COMPARED = 512                                            # examples of a split, see fingerprint
 
 
 class Task(Protocol):
@@ -17,7 +19,7 @@ class Task(Protocol):
 
     ``name``; ``tokens`` and ``input_dim``, the shape of an example; ``output_tokens``, the number
     of tokens that are read, from the end, and ``output_dim``, the scores at each.  A task may also
-    have the members of :class:`Extras`.
+    have the members of :class:`TaskDefaults`.
     """
 
     name: str
@@ -38,17 +40,17 @@ class Task(Protocol):
         """Return the share of right answers, a float in 0 ... 1."""
 
 
-class Extras:
-    """The optional members of a task, with their defaults; :func:`member` reads them."""
+class TaskDefaults:
+    """The optional members of a task, with their defaults; :func:`optional` reads them."""
 
     label: str = ""                                       # its name in tables and pictures
     chance: float | None = None                           # chance accuracy, 0 ... 1
-    until: float | None = None                            # accuracy that ends a run, see train
+    target_accuracy: float | None = None                  # accuracy that ends a run, see train
     options: dict[str, Any] = {}                          # keyword arguments that build it again
     defaults: dict[str, Any] = {}                         # default settings of a run
     splits: tuple[str, ...] = "train", "test"             # "validation" chooses learning rates
     ids: bool = False                                     # whether x is ids
-    classes: int | None = None                            # of each choice, see Choices
+    classes: int | None = None                            # of each choice, see Classification
     redrawn: str | None = None                            # option that a grid sets to the seed
 
     def test_set(self):
@@ -75,9 +77,10 @@ class Extras:
         A token without any does not count."""
 
 
-def member(task, name):
-    """Return an optional member of a task or of its class, by default that of :class:`Extras`."""
-    return getattr(task, name, getattr(Extras(), name))
+def optional(task, name):
+    """Return an optional member of a task or of its class, or its default in
+    :class:`TaskDefaults`."""
+    return getattr(task, name, getattr(TaskDefaults(), name))
 
 
 def check_task(task, name):
@@ -106,6 +109,28 @@ def draw(task, rng, size, split):
     return pair
 
 
+def check_repeats(task):
+    """Raise ``ValueError`` for a task that draws other examples from the same generator: it keeps
+    a place in its data, or a generator of its own, which a resumed run begins anew."""
+    first, again = (task.batch(np.random.default_rng(0), 16, "train") for _ in range(2))
+    if not all(map(np.array_equal, first, again)):
+        raise ValueError(f"train: {task.name}: batch returns other examples for the same "
+                         "generator, so a resumed run would not see those of a whole one: draw "
+                         "from the generator alone, or begin a new run in another folder")
+
+
+def fingerprint(task):
+    """Return a text that changes with a task's data: by the task's method ``fingerprint``, or a
+    CRC-32 of ``COMPARED`` examples of each split and of the arrays that the task holds.  Data
+    elsewhere, in files or globals, are not compared."""
+    if text := optional(task, "fingerprint")():
+        return text
+    arrays = [np.asarray(a) for split in ("train", "test") for rng in [np.random.default_rng(0)]
+              for _ in range(COMPARED // 16) for a in task.batch(rng, 16, split)]
+    arrays += [a for a in arrays_in(task) if not a.dtype.hasobject]       # some are read by a draw
+    return crc(arrays)
+
+
 def check_examples(task, pair, method):
     """Raise ``ValueError`` unless ``pair`` is two arrays, x and y, with equally many examples."""
     if not (isinstance(pair, (tuple, list)) and len(pair) == 2
@@ -128,6 +153,36 @@ def check_accuracy(task, value):
                          f"got {brief(value)}")
 
 
+def dry_run(model, task):
+    """Return an example of a task, and the model's loss on it.  Raises ``ValueError`` if task or
+    model lack a method, or if a method returns the wrong kind of value."""
+    check_task(task, f"train: {brief(task)}")
+    if isinstance(model, type) or not all(hasattr(model, part) for part in (
+            "forward", "backward", "named_parameters", "all_frozen")):
+        raise ValueError(f"train: the model is {brief(model)}, expected a minifpt.FPT or "
+                         "LanguageModel, or another minifpt.layers.Layer")
+    def global_state():
+        state = [np.asarray(part).tobytes() for part in np.random.get_state()]   # noqa: NPY002
+        return state, random.getstate()
+    before = global_state()
+    for split in ("train", "test"):                       # both are there; the second is looked at
+        x, y = draw(task, np.random.default_rng(0), 1, split)
+    if global_state() != before:
+        raise ValueError(f"train: {task.name}: batch draws from np.random or random, expected from "
+                         "the generator that it gets: no seed would repeat the run")
+    with model.all_frozen():
+        logits, _ = model.forward(x)
+    pair = task.loss(logits, y)
+    form = logits.shape, logits.dtype
+    if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and np.ndim(pair[0]) == 0
+            and (getattr(pair[1], "shape", None), getattr(pair[1], "dtype", None)) == form):
+        raise ValueError(f"train: {task.name}: loss must return a number and its gradient, of the "
+                         f"logits' shape {logits.shape} and dtype {logits.dtype}")
+    if math.isfinite(pair[0]):                            # otherwise the caller raises Diverged
+        check_accuracy(task, task.accuracy(logits, y))
+    return x, float(pair[0])
+
+
 # The default settings of a run.  The paper has batch size 4, a constant learning rate of 1e-3 and
 # dropout 0.1.  A trunk that is six times narrower than GPT-2 learns with larger learning rates,
 # and dropout hurts it more.
@@ -138,10 +193,10 @@ COSINE = {"batch_size": 16, "lr": 1e-2, "dropout": 0.0, "schedule": "cosine", "w
 
 def defaults_of(task):
     """Return the default settings of a run of this task."""
-    return DEFAULTS | member(task, "defaults")
+    return DEFAULTS | optional(task, "defaults")
 
 
-class Choices(Extras):
+class Classification(TaskDefaults):
     """The base class of the built-in tasks: each answer is a choice among ``classes``.
 
     A subclass sets ``name``, ``input_dim``, ``tokens``, ``output_dim``, ``output_tokens``,
@@ -207,7 +262,7 @@ class Choices(Extras):
         return logits.reshape(*y.shape, self.classes)
 
 
-class Stored(Choices):
+class FileTask(Classification):
     """The base class of tasks whose examples are in files, which are read at their first use.
 
     A subclass has ``stored(split)``, which returns all examples of a split and their answers, two

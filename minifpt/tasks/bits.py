@@ -3,10 +3,10 @@
 import numpy as np
 
 from ..checks import whole
-from .base import COSINE, Choices
+from .base import COSINE, Classification
 
 
-class BitXOR(Choices):
+class BitXOR(Classification):
     """The XOR of two strings of ``n`` bits, with a bit in each token.
 
     x (B, 2n, 1), the first string and then the second, 0 or 1; y (B, n), read at the
@@ -15,7 +15,7 @@ class BitXOR(Choices):
 
     name = "bit-xor"
     label = "bit XOR"
-    chance, until = 0.5, 0.995
+    chance, target_accuracy = 0.5, 0.995
     splits = "train", "validation", "test"                # the same: every draw is fresh
     input_dim, output_dim, classes = 1, 2, 2
 
@@ -42,7 +42,7 @@ class BitXOR(Choices):
         return mask
 
 
-class BitMemory(Choices):
+class BitMemory(Classification):
     """Remember several strings of bits: one of them comes again, half masked, and the answer is
     the whole string.
 

@@ -7,10 +7,10 @@ import numpy as np
 
 from ..checks import whole
 from ..files import data as files
-from .base import COSINE, Choices, Stored
+from .base import COSINE, Classification, FileTask
 
 
-class Images(Choices):
+class Images(Classification):
     """The base class of tasks that classify a square image; ``patch`` and ``size`` are the pixels
     along a side of a patch and of an image."""
 
@@ -36,7 +36,7 @@ class Images(Choices):
         return pixels[..., 0] if pixels.shape[-1] == 1 else pixels
 
 
-class StoredImages(Stored, Images):
+class StoredImages(FileTask, Images):
     """The base class of tasks on images in files.
 
     ``data`` is the folder of the files, see :func:`minifpt.files.data.find`.  A subclass has

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..checks import whole
+from ..checks import crc, whole
 from ..files import one_line, read_text
-from ..files.runs import crc
-from .base import COSINE, Choices
+from .base import COSINE, Classification
 
 OPERATORS = {"[MIN": min, "[MAX": max, "[MED": lambda x: int(np.median(x)),
              "[SM": lambda x: sum(x) % 10}
@@ -18,7 +17,7 @@ MAX_DEPTH = 500                                           # Python's recursion e
 TRIES = 100_000                                           # draws until an expression has its length
 
 
-class ListOps(Choices):
+class ListOps(Classification):
     """The value of an expression such as ``[MAX 4 3 [MIN 2 3 ] 1 0 ]``, a digit, read at the last
     token.
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..checks import one_of, whole
 from ..files import data as files
-from .base import COSINE, Stored
+from .base import COSINE, FileTask
 
 LETTERS = "ABCDEFGHIKLMNOPQRSTUVWXYZ"                     # TAPE's (IUPAC); ids are indices
 PAD = len(LETTERS)
@@ -12,7 +12,7 @@ CODES = np.full(256, 255, np.uint8)                       # ids by ASCII
 CODES[list(LETTERS.encode())] = np.arange(PAD)
 
 
-class Homology(Stored):
+class Homology(FileTask):
     """Remote homology: classify a protein by its fold, one of 1,195.  The proteins are SCOP's, in
     TAPE's files (Rao et al. 2019, arXiv 1906.08230).
 

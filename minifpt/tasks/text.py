@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ..checks import brief, whole
+from ..checks import brief, crc, whole
 from ..fast import ops
 from ..files import read_text, weights
-from ..files.runs import crc
-from .base import COSINE, Choices
+from .base import COSINE, Classification
 
 # Where a book of Project Gutenberg begins, also behind the "small print" of old ones, who made it,
 # and where it ends; some books announce their end twice.
@@ -26,7 +25,7 @@ ASCII = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-
                        "…": "...", "\u00a0": " ", "\ufeff": ""})
 
 
-class Text(Choices):
+class Text(Classification):
     """Predict the next byte.  x (B, tokens) and y (B, tokens) int64, y one byte further on.
 
     ``files`` are text files, or folders of ``*.txt``, see :func:`read_book`.  The default is the
@@ -87,7 +86,7 @@ class Text(Choices):
         return passage[:, :-1], passage[:, 1:]
 
 
-class Typos(Choices):
+class Typos(Classification):
     """Find the replaced bytes of a passage.  Each byte is replaced, with probability ``share``, by
     a byte drawn from the text.
 

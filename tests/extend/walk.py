@@ -8,10 +8,10 @@ Each option is read as its default is: ``noise`` a number, ``steps`` a whole one
 
 import numpy as np
 
-from minifpt.tasks import Choices
+from minifpt.tasks import Classification
 
 
-class Walk(Choices):
+class Walk(Classification):
     """x (B, steps, 1): -1 or 1 with noise on it; y (B, 1): whether their sum is above 0."""
 
     name = "walk"

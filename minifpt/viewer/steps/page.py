@@ -22,7 +22,8 @@ from ...fpt import FPT
 from ...gradients.diagnosis import rms
 from ...machine import single_threaded_blas
 from ...optim import Adam, clip_grad_norm
-from ...tasks import defaults_of, member
+from ...tasks import optional
+from ...tasks.base import dry_run
 from ...tracing import trace
 from ...trunks import TrunkSpec, config_for
 from .. import encoded, fill, read, stored_array, to_json
@@ -90,15 +91,14 @@ def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", difference
     that runs in parts there (see ``parallel``).  The page also shows the results
     of five wrong backward passes.  Raises ``ValueError`` for a model that is too large.
     """
-    training.first_look(model, task)
-    settings = defaults_of(task)
-    settings |= {k: v for k, v in (("batch_size", batch_size), ("lr", lr)) if v is not None}
-    batch_size = whole("steps", "batch_size", settings["batch_size"])
+    dry_run(model, task)
+    settings = training.Settings.for_task(task, batch_size=batch_size, lr=lr)
+    batch_size = settings.batch_size
     count = whole("steps", "differences", differences, 0)
     check(model, task, batch_size)
     model, rng = copy.deepcopy(model), np.random.default_rng([whole("steps", "seed", seed, 0), 0])
-    optimizer = Adam([p for p in model.parameters() if p.trainable], settings["lr"])
-    optimizer.lr = training.learning_rate(settings | {"lr": optimizer.lr}, 0)
+    lr = settings.lr * settings.factor(0)
+    optimizer = Adam([p for p in model.parameters() if p.trainable], lr)
     x, y = task.batch(rng, batch_size, "train")
     before = {name: p.data.copy() for name, p in model.named_parameters()}
     loss_before, _ = training.evaluate(model, task, x, y)
@@ -172,9 +172,9 @@ def check_size(n):
 
 def tokens_of(task, x):
     """Return the names of the tokens, or their text in each example, and the examples' pictures."""
-    names = member(task, "token_names")() or []
-    texts = [] if names else [*filter(None, map(member(task, "tokens_as_text"), x))]
-    images = member(task, "as_images")(x)
+    names = optional(task, "token_names")() or []
+    texts = [] if names else [*filter(None, map(optional(task, "tokens_as_text"), x))]
+    images = optional(task, "as_images")(x)
     if images is None:
         return {"names": names, "texts": texts, "images": None}
     images = np.asarray(images, np.float64)

@@ -1,5 +1,5 @@
-"""Where it is not Linux: in a browser, on Windows, with another BLAS.  What each lacks is taken
-away here."""
+"""The machine: its cores, its BLAS, its locks, and others: in a browser and on Windows.  What each
+lacks is taken away here."""
 
 import errno
 import os
@@ -7,19 +7,15 @@ import subprocess
 import sys
 import threading
 import types
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 import minifpt
 from minifpt import cli, fast, machine
 from minifpt import functional as F
-from minifpt.experiments.compare import Arm
 from minifpt.files import runs
-from minifpt.trunks.names import TrunkSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 LINE = ["--models", "random:1x2x8", "--steps", "4", "--batch-size", "2", "--seeds", "2", "--out"]
@@ -138,13 +134,6 @@ def test_training_runs_with_another_blas(other_blas, capsys):
 # ---------------------------------------------------------------------------------- Windows' files
 
 
-def test_a_run_needs_no_fcntl(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "fcntl", None)
-    with runs.locked(tmp_path / "run"), runs.locked(tmp_path / "run"):
-        assert (tmp_path / "run").is_dir()
-    assert not (tmp_path / "run").exists()
-
-
 def test_cores_are_counted_without_a_process_s_affinity(monkeypatch):
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
@@ -164,26 +153,6 @@ def test_a_run_needs_neither_mallopt_nor_locks(tmp_path, monkeypatch):
     with machine.kept_memory, runs.locked(tmp_path / "run"):
         (tmp_path / "run" / "config.json").write_bytes(b"")
     assert [p.name for p in (tmp_path / "run").iterdir()] == ["config.json"]
-
-
-@pytest.mark.parametrize("text, kind, name", [
-    (r"C:\my work\mine.py:Walk", "own", r"C:\my work\mine.py:Walk"),
-    (r"C:\weights\w.npz", "weights", r"C:\weights\w.npz"),
-    (r"\\server\share\gpt2", "weights", r"\\server\share\gpt2"),
-    (r"statistics:C:\weights\w.npz", "statistics", r"C:\weights\w.npz"),
-    ("random:1x4x256@0.55", "random", "1x4x256")])
-def test_models_may_have_windows_paths(text, kind, name):
-    spec = TrunkSpec.parse(text)
-    assert (spec.kind, spec.name) == (kind, name)
-
-
-@given(text=st.text(st.sampled_from(r"""C:\/ab*?<>|"'+=,.@1é~"""), min_size=1), full=st.booleans())
-@example(text=r"C:\w\mine.py:Walk", full=True)
-def test_a_model_s_folder_can_be_made_on_windows(text, full):
-    spec = TrunkSpec(text, "weights", text)
-    assert not {*spec.folder} & {*'<>:"/\\|?*'}
-    name = Arm("random:1x4x256@0.5", "attn,h.*.ln_1.*" if full else "fpt").folder
-    assert not {*name} & {*'<>:"/\\|?*'} and PureWindowsPath(name).name == name
 
 
 @pytest.mark.slow
