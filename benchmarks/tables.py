@@ -153,7 +153,7 @@ STUDIES = {
         "CIFAR-10 in long runs (tables 1, 2, 3, 6 and 8).",
         (long("cifar10", {}),),
         (long_arm(LANGUAGE), long_arm(RANDOM), *(long_arm(arm, 2) for arm in (
-            replace(WHOLE, model="random:3x4x128"), PLUS_MLP, PLUS_ATTENTION, READ_WHOLE,
+            replace(WHOLE, trunk="random:3x4x128"), PLUS_MLP, PLUS_ATTENTION, READ_WHOLE,
             IMAGES, BITS, STATISTICS, LSTM, LSTM_WHOLE, *(
                 Arm(f"random:{n}x4x128", label=f"random, {n} blocks")
                 for n in (2, 12)))))),

@@ -164,13 +164,13 @@ def run_file(path):
     """Return a Python file as a module.  It runs again where it has changed, or a module of its
     folder that it imports."""
     code, name = forget_changed(path), f"{package_of(path.parent)}_{path.stem}"
-    if RAN.get(name) != code:
+    if RAN.pop(name, None) != code or name not in sys.modules:
         loader = Loader(name, str(path))
         spec = importlib.util.spec_from_file_location(name, path, loader=loader)
         sys.modules[name] = importlib.util.module_from_spec(spec)     # as dataclasses expect
         with users_code():
             loader.exec_module(sys.modules[name])
-        RAN[name] = code
+    RAN[name] = code
     return sys.modules[name]
 
 

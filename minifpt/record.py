@@ -32,9 +32,9 @@ def config_of(run, more):
     parts = {"data": fingerprint(task), "model": settings_crc(model), "frozen": frozen_crc(model)}
     sources = more.get("source", task.name), recipe and recipe.trunk
     return json.loads(to_json(
-        {"task": task.name, "options": optional(task, "options")} | more | run.settings.as_json()
-        | {"recipe": recipe and asdict(recipe), "trained": trained_record(model),
-           "fingerprint": more.get("fingerprint", {}) | parts,
+        {"task": task.name, "options": optional(task, "options")} | more
+        | {"recipe": recipe and asdict(recipe)} | run.settings.as_json()
+        | {"trained": trained_record(model), "fingerprint": more.get("fingerprint", {}) | parts,
            "versions": versions() | texts(*sources), "format": FORMAT}))
 
 

@@ -200,7 +200,7 @@ class Trace:
         if self._changes.by_place:
             self._changes.refuse_backward()
         this = Pass((name, ""), self._running, backward=True)
-        bound = inspect.signature(backward).bind(*args, **kwargs)
+        bound = inspect.signature(shown(backward)).bind(*args, **kwargs)
         dy, cache, *_ = *bound.args, None
         partner = self._partner(this, cache)
         self.grads[name] = copy.deepcopy(dy)
@@ -217,14 +217,14 @@ class Trace:
                          if each is function), ("", False))
         if not op:
             return run
-        shown = function if run is checked_form(function) else getattr(run, "shown", run)
-        signature = inspect.signature(shown)
+        original = function if run is checked_form(function) else shown(run)
+        signature = inspect.signature(original)
 
         def recorded(*args, **kwargs):
             bound = signature.bind(*args, **kwargs)
             this = Pass((self._running.place[0], op), self._running, back)
-            return (self._step_back if back else self._step)(this, shown, run, bound)
-        recorded.shown = shown
+            return (self._step_back if back else self._step)(this, original, run, bound)
+        recorded.shown = original
         return recorded
 
     def _record(self, this, function, bound):
@@ -281,7 +281,8 @@ class Trace:
         """Return what ``run``, a method of a layer, returns; record it if the layer is the model's.
         """
         if self._outer:
-            run = functools.partial(self._outer._pass, back, layer, run)
+            method, run = run, functools.partial(self._outer._pass, back, layer, run)
+            run.shown = method
         name, *_ = self._layers.get(id(layer), (None,))
         running = self._running                           # a layer may call its base class
         if name is None or (running.place, running.backward) == ((name, ""), back):
@@ -412,8 +413,8 @@ def joined(layer, op):
 def watched_methods():
     """Let the methods in ``METHODS`` be watched until the last trace ends.
 
-    They are wrapped while a trace is open, not where a class is made: that would add a call to
-    each of the 127 passes of layers in a training step without a trace.
+    They are wrapped while a trace is open, not where a class is made: without a trace, a training
+    step would make a fifth more calls.
     """
     yield
     while METHODS:
@@ -447,6 +448,11 @@ def watched_pass(back, layer, run, *args, **kwargs):
     """Return what ``run``, a method of a layer, returns; a trace that is open here records it."""
     trace = TRACE.get()
     return trace._pass(back, layer, run, *args, **kwargs) if trace else run(*args, **kwargs)
+
+
+def shown(run):
+    """Return the function that a trace records with ``run``, or any other function as it is."""
+    return getattr(run, "shown", run)
 
 
 def named_pairs():

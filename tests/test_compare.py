@@ -456,7 +456,7 @@ def test_all_rates_are_run_with_all_seeds_masks_and_adapters(tiny, tmp_path, cap
     text = capsys.readouterr().out
     for arm in ("random, lr 0.001", "random (1x1x4), lora:rank=1, lr 0.001",
                 "random (1x1x4), lora:rank=1, frozen: only:ln, lr 0.01"):
-        assert f"\n{arm} " in text
+        assert f"\n| {arm} |" in text
     assert not (tmp_path / "out" / "choice").exists() and "edge" not in text
     configs = [json.loads(path.read_text()) for path in tmp_path.rglob("config.json")]
     assert sorted((r["trunk"], str(r["adapt"]), r["freeze"], c["lr"], c["seed"])

@@ -168,7 +168,7 @@ VARIANCE_OF_SQUARES = """
     mean = x.mean(axis=-1, keepdims=True)
     rstd = 1.0 / np.sqrt((x * x).mean(axis=-1, keepdims=True) - mean * mean + eps)
     xhat = (x - mean) * rstd
-    return xhat * w + b, LayerNormCache(xhat, rstd, w, need)"""
+    return xhat * w + b, LayerNormCache(xhat, rstd, w)"""
 LOG_SUM_EXP = ("top = x.max(-1, keepdims=True)\ne = np.exp(x - top)\n"
                "s = e.sum(-1, keepdims=True)\nreturn top + np.log(s), e / s")
 PASSED = ": passed"
@@ -196,12 +196,13 @@ VERDICTS = [
     ({"attention": changed("attention", "scores + bias", "scores + bias.swapaxes(1, 2)")},
      {"attention": "The largest difference"}),
     *(({"attention": body("attention"), "attention_backward": changed(
-        "attention_backward", "return (dqkv, ds.sum(axis=0)) if isinstance(cache, "
-        "BiasedAttentionCache) else dqkv", result)}, {"attention_backward": part})
-      for result, part in [
-        ("return (dqkv, ds[0]) if isinstance(cache, BiasedAttentionCache) else dqkv", "dbias is"),
-        ("return dqkv", "Return (dqkv, dbias) where there is a bias, else dqkv alone."),
-        ("return dqkv, ds.sum(axis=0)", "Return (dqkv, dbias) where there is a bias, else")]),
+        "attention_backward", "ds.sum(axis=0) if has_bias else None", result)},
+       {"attention_backward": part}) for result, part in [
+        ("ds[0] if has_bias else None", "dbias is"), ("None", "Return 4 gradients: dq, dk, dv, dbias."),
+        ("ds.sum(axis=0), 0", "Return dq, dk, dv and dbias, which is None where there is no")]),
+    *(({"attention": body("attention"), "attention_backward": changed(
+        "attention_backward", f"sum_heads({name}, G)", f"{name}[:, :G]")},
+       {"attention_backward": f"{name} is wrong"}) for name in ("dk", "dv")),
     # what it raises
     ({"linear_backward": "return 1 / 0, 0, 0"},
      {"linear_backward": "It raised ZeroDivisionError in line "}),
@@ -210,7 +211,7 @@ VERDICTS = [
                          "(True, True, True))"}),
     ({"cross_entropy": "return -logits[np.arange(len(targets)), targets].mean(), None"},
      {"cross_entropy": "arguments: logits (2, 3, 6), targets (2, 3)"}),
-    ({"positions_backward": "tokens, shape, need = cache\nstart, stop = tokens"},
+    ({"positions_backward": "tokens, shape, x_shape = cache\nstart, stop = tokens"},
      {"positions_backward": "cache PositionsCache(tokens slice(2, 5, None), shape (7, 4)"}),
     # the types of its numbers, and their size
     ({"gelu": "y = x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x ** 3)))\n"
@@ -226,8 +227,8 @@ VERDICTS = [
     # a mistake that one size hides
     ({"last_tokens": changed("last_tokens", "x[:, -n:]", "x[:, -n:-1]")},
      {"last_tokens": "not right yet"}),
-    ({"grouped_heads": changed("grouped_heads", "n_head // G", "G")},
-     {"grouped_heads": "not right yet"}),
+    ({"attention": changed("attention", "repeat_heads(k, H)", "np.tile(k, (1, H // k.shape[1], "
+                           "1, 1))")}, {"attention": "not right yet"}),
     # dropout draws its own mask
     ({"dropout": DROPOUT}, {"dropout": "y is float64"}),
     ({"dropout": DROPOUT.replace("/ (1 - p)", "* x.dtype.type(1)")},
@@ -259,11 +260,11 @@ VERDICTS = [
      {"dropout_backward": "As long as that is the library's, keep to "}),
     # the forward pass alone keeps what the library's backward pass reads
     *(({name: changed(name, old, new)}, {name: part}) for name, old, new, part in [
-        ("layer_norm", "LayerNormCache(xhat if any(need[:2]) else None", "LayerNormCache(x",
+        ("layer_norm", "LayerNormCache(xhat", "LayerNormCache(x",
          "xhat is (2, 3, 5), with other values"),
         ("gelu", "ActivationCache(x)", "ActivationCache(t)", "x is (3, 4), with other values"),
         ("attention", "AttentionCache(q,", "AttentionCache(q / math.sqrt(q.shape[-1]),",
-         "(q, k, v, probabilities, mask), q is (2, 2, 4, 3), with other"),
+         "(q, k, v, probabilities, mask, has_bias), q is (2, 2, 4, 3), with other"),
         ("cross_entropy", "CrossEntropyCache(lse_cache,", "CrossEntropyCache(lse,",
          "log_sum_exp is (2, 3, 1), expected LogSumExpCache(e (2, 3, 6))"),
         ("positions", "PositionsCache(tokens, w.shape", "PositionsCache(np.arange(9), x.shape",
@@ -380,7 +381,7 @@ MODELS = {
 # Of the operations that a small GPT-2 with gelu_new and numbers as inputs does not run.
 MODEL_OF = {"embedding": "lm", "unembedding": "lm", "lstm": "lstm", "relu": "relu",
             "gelu_exact": "gelu"} | dict.fromkeys(
-                ("rms_norm", "silu", "multiply", "rope", "grouped_heads"), "llama")
+                ("rms_norm", "silu", "multiply", "rope"), "llama")
 BEYOND = 66                                               # tokens; tiles begin at 64
 
 
@@ -496,7 +497,8 @@ def test_the_test_beside_a_file_runs_its_checks(tmp_path):
     mine, beside = tmp_path / "mine.py", tmp_path / "test_mine.py"
     assert cli.main(["new", mine]) == 0
     mine.write_text(with_bodies(mine.read_text(encoding="utf-8"), relu_backward="return dy",
-                                residual="return x + branch, None"), encoding="utf-8")
+                                relu="return np.maximum(x, 0.0), ActivationCache(x)"),
+                    encoding="utf-8")
     beside_it, outcomes = load_module(beside), Counter()
     for result in beside_it.RESULTS:
         try:
@@ -525,6 +527,7 @@ def test_a_function_with_the_arguments_of_an_older_version_is_told_so(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("def attention(qkv, n_head, p=0.0):\n    return qkv, None\n\n\n"
                     "def attention_backward(dy, cache):\n    return dy\n", encoding="utf-8")
-    wrong = {result.name: result.hint for result in own.results(path) if result.status == operations.WRONG}
+    wrong = {result.name: result.hint for result in own.results(path)
+             if result.status == operations.WRONG}
     assert {*wrong} == {"attention", "attention_backward"}
     assert all("write attention(q, k, v, p, rng, causal, bias)" in hint for hint in wrong.values())

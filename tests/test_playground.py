@@ -3,12 +3,15 @@
 import base64
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import minifpt
+from minifpt import viewer
 from minifpt.cli import main
 from minifpt.files import weights
 from minifpt.viewer.live import page as playground
@@ -144,3 +147,36 @@ def test_the_small_trunk_that_ships_predicts_english():
     logits = lm.logits(ids[:-1][None])
     loss, _ = minifpt.functional.cross_entropy(logits, ids[1:][None])
     assert loss < 2.1                                     # the frequencies of bytes alone give 3.1
+
+
+ADDRESS = """
+const D = {tour: false}, TASKS = {"bit-xor": {settings: {}, tokens: 10}}, KINDS = {random: 0};
+const STARTS = {drawn: 0}, FAULTS = [{id: "transpose"}], STATIONS = [];
+const PARTS = ["h.0.attn", "ln_f"], location = {hash: "", protocol: "file:"}, box = {};
+const DEFAULTS = {task: "bit-xor", frozen: ["h.0.attn"], angle: 90, cut: [], seed: 0, scale: 1.4,
+  look: null, beamer: false, race: null};
+const by = () => box, addEventListener = () => 0;
+"""
+
+
+@pytest.mark.parametrize("text, value", [
+    ("frozen=h.0.atn", None), ("frozen=h.0.attn,x", None), ("frozen=", None), ("frozen=none", []),
+    ("frozen=ln_f,h.0.attn", ["h.0.attn", "ln_f"]), ("angle=", None), ("angle=%20", None),
+    ("angle=0", 0), ("angle=181", None), ("seed=", None), ("scale=", None), ("cut=3-9", None),
+    ("cut=", None), ("cut=none", []), ("cut=3-1,5-2", [[3, 1], [5, 2]]), ("cut=3-1,3-9", None),
+    ("cut=3-1,x", None), ("look=null", None), ("beamer=no", None), ("beamer=true", True),
+    ("race=random~1", [["random", 1, "drawn"]]), ("race=random~1,x~2", None),
+    ("race=", None), ("race=random", None)])
+def test_what_an_address_asks_for_is_used_or_named(text, value):
+    """A list with a wrong entry is named, whether or not its other entries are used."""
+    node = shutil.which("node") or pytest.skip("no node")
+    script = ADDRESS + viewer.read("live/address.js") + f"""
+        location.hash = "#{text}";
+        const values = read_address(), key = {json.dumps(text.partition("=")[0])};
+        console.log(JSON.stringify([values[key], box.textContent]));"""
+    run = subprocess.run([node, "-e", script], capture_output=True, text=True, check=True)
+    used, said = json.loads(run.stdout)
+    if value is None and text != "look=null":
+        assert said.startswith("This page cannot use “" + text.replace("%20", " ")[:30])
+    else:
+        assert (used, said) == (value, "")

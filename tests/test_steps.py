@@ -176,7 +176,7 @@ def test_caches_are_a_stack(model_and_steps):
     assert all(s["partner"] is not None for s in caching)
     attention = find(steps, "trunk.h.0.attn.attention")
     assert attention["form"] == "AttentionCache" and [k["name"] for k in attention["keeps"]] == [
-        "q", "k", "v", "probabilities", "mask"]
+        "q", "k", "v", "probabilities", "mask", "has_bias"]
     assert attention["bytes"] == 4 * (3 * 4 * 2 * 6 * 8 + 4 * 2 * 6 * 6)
     linear = find(steps, "trunk.h.0.attn.c_attn.linear")  # w is the model's own, x is not caching
     assert linear["bytes"] == 0
@@ -451,12 +451,10 @@ def test_the_formulas_give_the_outputs():
         value = evaluate(formula._replace(times=""), names)
         if formula.plus:
             value = value + names["b"]
-        if step.op == "attention":                        # (B, H, T, D) -> (B, T, C)
-            value = value.transpose(0, 2, 1, 3).reshape(step.output.shape)
         assert np.allclose(value, step.output, rtol=1e-9, atol=1e-12), step
         checked.add(step.op)
     assert checked >= {"linear", "embedding", "bias", "positions", "layer_norm", "softmax",
-                       "residual", "attention", "dropout"}
+                       "attention", "dropout"}
 
 
 def test_large_arrays_are_cut_and_say_so(monkeypatch):

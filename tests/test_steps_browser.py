@@ -47,6 +47,15 @@ def test_a_docstring_with_html_does_not_empty_the_page(browser, tmp_path):
     page.close()
 
 
+def test_an_address_without_a_screen_says_so_until_another_is_chosen(page):
+    page.evaluate("location.hash = '#trunk.h.9.attn'")
+    until(page, "!document.getElementById('notice').hidden")
+    assert "no screen “trunk.h.9.attn”" in page.locator("#notice").inner_text()
+    page.evaluate("location.hash = '#loss'")
+    until(page, "document.getElementById('notice').hidden")
+    assert title(page) == "The loss"
+
+
 def title(page):
     return page.locator("#frame h2").get_attribute("data-name")
 

@@ -479,6 +479,17 @@ def test_two_traces_of_a_model_record_the_same(build):
     close(run(model, x), want)
 
 
+def test_a_cache_by_keyword_has_its_partner_in_each_of_two_traces():
+    layer, x, dy = Linear(3, 2), np.ones((4, 3), np.float32), np.ones((4, 2), np.float32)
+    with minifpt.trace(layer) as outer, minifpt.trace(layer) as inner:
+        first, second = layer.forward(x)[1], layer.forward(2 * x)[1]
+        layer.backward(dy, cache=first)
+        layer.backward(dy, cache=second)
+    for t in (outer, inner):
+        check_partners(t)
+        assert [step.partner for step in back(t)] == ahead(t)
+
+
 def test_a_trace_of_a_part_inside_a_trace_of_the_whole_has_its_own_names(build):
     model, x = build(), batch()
     with minifpt.trace(model) as whole, minifpt.trace(model.trunk.h[1]) as part:

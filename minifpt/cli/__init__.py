@@ -4,14 +4,13 @@ import argparse
 import errno
 import importlib
 import os
-import shlex
 import sys
 import traceback
 import warnings
 
 from .. import __version__, plugins
 from ..spelling import suggestion
-from .formatting import Parser, labelled
+from .formatting import Parser, labelled, quoted
 
 # {heading in --help: {command: (its module, its help)}}
 GROUPS = {
@@ -102,7 +101,7 @@ def resuming(args, argv):
         words.append("--resume")
     if args.out is not None and not any(word.startswith(("--out", "-o")) for word in argv):
         words += ["--out", str(args.out)]
-    return shlex.join(words)
+    return " ".join(map(quoted, words))
 
 
 def parser(argv=()):

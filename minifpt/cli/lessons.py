@@ -1,7 +1,6 @@
 """The commands for the lessons and for the reader's own file."""
 
 import importlib.util
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 from ..exercises import checking, own
 from ..exercises.lesson import lessons_folder, unpack
 from ..files import outputs
+from .formatting import quoted
 from .options import FORCE, option, takes
 
 FOLDER = Path("minifpt-lessons")
@@ -46,7 +46,7 @@ def new(args):
     test, is_new = own.new_test(args.file)
     print(f"{args.file}: {len(own.FUNCTIONS)} functions to write\n{test}: "
           + ("the same checks for pytest" if is_new else "is there already, and is left as it is"))
-    print(f"next: minifpt check {shlex.quote(str(args.file))}")
+    print(f"next: minifpt check {quoted(str(args.file))}")
 
 
 @takes(

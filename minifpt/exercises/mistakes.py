@@ -33,7 +33,7 @@ MISTAKES = {
         "the position's vector is added": "x + w[tokens] -> x * w[tokens]"},
     "positions_backward": {
         "a mean for a sum: each sequence of the batch adds its whole share": "_.sum -> _.mean",
-        START: "dw[tokens] -> dw[:dy.shape[1]]",
+        START: "dw[cache.tokens] -> dw[:dy.shape[1]]",
         "only one sequence: w serves all sequences of the batch": "dy.sum(axis=0) -> dy[0]",
         "each position has a row of its own: add over the sequences, not over the tokens":
             "dy.sum(axis=0) -> dy.sum(axis=(0, 1))"},

@@ -264,6 +264,9 @@ def _running(reader, simple, is_half):
     def run(*args, **kwargs):
         bound = signature.bind(*args, **kwargs)
         arguments = bound.arguments
+        for option in [n for n, value in arguments.items() if value is None]:
+            if signature.parameters[option].default is None:
+                del arguments[option]                     # an older file may lack it
         if need and is_half:
             arguments["need"] = (True,) * len(need.default)
         if name in reader.functions:

@@ -59,6 +59,7 @@ def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
         "model": settings_crc(model), "frozen": frozen_crc(model)},
         RESTORE if trunk is None else "pass the trunk as it was before training")
     model.run = config | {"step": read_checkpoint(folder, model, config).step}
+    say_what_differs(folder, config, texts(model.recipe.trunk))
     return model
 
 
@@ -75,7 +76,8 @@ def read_run(folder):
     # Last: damaged settings fail before.
     data = remake(folder, "its data", lambda: fingerprint(task))
     check_fingerprint(folder, config["fingerprint"], {
-        "frozen": frozen_crc(state.model), "data": data})
+        "model": settings_crc(state.model), "frozen": frozen_crc(state.model), "data": data})
+    say_what_differs(folder, config, texts(config.get("source"), state.model.recipe.trunk))
     return task, state
 
 
@@ -89,7 +91,6 @@ def read_checkpoint(folder, model, config, task=None):
         state = Run(model, task, Settings.from_config(config))
     state.config = config
     load_checkpoint(path, state)
-    say_what_differs(folder, config, texts(config.get("source"), config["recipe"]["trunk"]))
     return state
 
 

@@ -248,6 +248,8 @@ def check_same(path, before, now, verb):
 
 def compared(config):
     """Return the entries of a ``config.json`` that a resumed run may not change."""
-    recipe = config.get("recipe") or {}
-    return {key: value for key, value in (config | recipe | config).items() if key not in (
-        "functional", "recipe", "trained", "fingerprint", "versions", "target_accuracy")}
+    entries = {}
+    for key, value in config.items():                     # the run's own seed comes later
+        entries |= (value or {}) if key == "recipe" else {key: value}
+    return {key: value for key, value in entries.items() if key not in (
+        "functional", "trained", "fingerprint", "versions", "target_accuracy")}

@@ -297,6 +297,18 @@ class _Check:
         return [np.where(gap, a.dtype.type(0), a) for a, gap in zip(
             y, self.gaps, strict=True)] if self.has_gaps else y, cache
 
+    def arrays(self):
+        """Yield (name, array) of the inputs, of what the cache holds, and of the outputs."""
+        y, cache = self.forward()
+        yield from self.inputs.items()
+        kept = cache._asdict().items() if hasattr(cache, "_asdict") else [("", cache)]
+        for field, value in kept:
+            for name, a in nested.leaves(f"cache.{field}" if field else "cache", value):
+                if isinstance(a, np.ndarray):
+                    yield name, a
+        for i, a in enumerate(y):
+            yield f"output {i}" if len(y) > 1 else "the output", a
+
     def backward(self, cache, factor=1.0):
         """Return the gradients by name, without those that are ``None``, for ``dy = factor * r``.
 

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .nested import items
-
 MOST_ENTRIES = 256                                        # of one input that are looked at,
 MOST_WORK = 1 << 28                                       # or, in a large one, entries times size
 MOST_FORMULAS = 1 << 20                                   # entries of a gradient with formulas
@@ -169,19 +167,14 @@ class Terms:
 
     def __init__(self, fault):
         self.fault, self.shape = fault, fault.x.shape
-        y, cache = fault.check.forward()
-        kept = [(f".{key}", a) for key, a in zip(cache._fields, cache, strict=True)] if hasattr(
-            cache, "_fields") else [(text, a) for text, _, a in items(cache) or [("", "", cache)]]
-        named = [*fault.check.inputs.items(), *((f"cache{text}", a) for text, a in kept), *(
-            (f"output {i}" if len(y) > 1 else "the output", a) for i, a in enumerate(y))]
         self.factors = {}
-        for name, a in named:
-            if isinstance(a, np.ndarray) and a.dtype.kind in "fb" and a.size and not any(
+        for name, a in fault.check.arrays():
+            if a.dtype.kind in "fb" and a.size and not any(
                     np.array_equal(a, b) for b in self.factors.values()):
                 self.factors[name] = a.astype(np.float64)
         self.formulas = {}
         for i, r in enumerate(fault.check.r):
-            self.add(f"dy[{i}]" if len(y) > 1 else "dy", r)
+            self.add(f"dy[{i}]" if len(fault.check.r) > 1 else "dy", r)
         for text, a in self.factors.items():
             self.add_fitting(text, a)
 

@@ -12,14 +12,14 @@ const written = (k, v) => (WRITE[k] || String)(v);
 // How it is read: undefined where the page cannot use the text.
 const one_of = list => text => list.includes(text) ? text : undefined;
 const between = (least, most, round = v => v) => text => {
-  const v = round(Number(text)); return v >= least && v <= most ? v : undefined; };
+  const v = text.trim() ? round(Number(text)) : NaN; return v >= least && v <= most ? v : undefined; };
 const whole = (least, most) => between(least, most, Math.round);
 const READ = {task: one_of(Object.keys(TASKS)), weights: one_of(Object.keys(KINDS)),
   start: one_of(Object.keys(STARTS)), fault: one_of(FAULTS.map(f => f.id)),
   tab: one_of(["settings", "race", "break"]), rate: between(Number.MIN_VALUE, Number.MAX_VALUE),
   scale: between(Number.MIN_VALUE, Number.MAX_VALUE), angle: between(0, 180), batch: whole(1, 1024),
   seed: whole(0, 2 ** 31 - 1), pace: whole(0, 2 ** 31 - 1), look: between(0, 11, Math.floor),
-  tour: text => whole(1, STATIONS.length)(text), beamer: text => text !== "false",
+  tour: text => whole(1, STATIONS.length)(text), beamer: text => ["true", "", "false"].includes(text) ? text !== "false" : undefined,
   frozen: text => PARTS.filter(p => text.split(",").includes(p)),
   bits: text => /^[01]{10}$|^[01]{36}\.[0-2]\.[01]{12}$/.test(text) ? text : undefined,
   cut: text => text.split(",").map(pair => pair.split("-").map(Number)).reduce((cut, [q, key]) =>
@@ -27,10 +27,15 @@ const READ = {task: one_of(Object.keys(TASKS)), weights: one_of(Object.keys(KIND
     b === key) || cut.filter(([a]) => a === q).length === q ? cut : [...cut, [q, key]], []),
   race: text => {
     const race = text.split(",").slice(0, 3).map(r => r.split("~"))
-      .filter(([kind, s]) => READ.weights(kind) && READ.scale(s))
+      .filter(([kind, s = ""]) => READ.weights(kind) && READ.scale(s))
       .map(([kind, s, from]) => [kind, Number(s), READ.start(from) || "drawn"]);
     return race.length ? race : undefined;
   }};
+// Whether a setting, or an entry of a list, is not used.
+const is_unread = (k, text) => {
+  const value = read(k, text);
+  return value === undefined || Array.isArray(value) && text !== "none" && value.length !== text.split(",").length;
+};
 const read = (k, text) => !Object.hasOwn(READ, k) ? undefined :
   text === "null" && DEFAULTS[k] === null ? null : READ[k](text);
 function address() {
@@ -54,7 +59,7 @@ function read_address() {
   const tour = STATIONS[asked - 1] ? Number(asked) : null;
   const values = start_of(tour);
   const entries = [...given].filter(([k]) => k !== "tour" && k !== "free");
-  const wrong = entries.find(([k, text]) => read(k, text) === undefined);
+  const wrong = entries.find(([k, text]) => is_unread(k, text));
   notice(asked !== null && !tour ? `There is no station ${asked.slice(0, 20)}: the tour has ` +
     `${STATIONS.length}. This is the free page.` : wrong ? "This page cannot use " +
     `“${(READ[wrong[0]] ? wrong.join("=") : wrong[0]).slice(0, 30)}” of its address.` : "");

@@ -154,8 +154,10 @@ function address_of(n) {
 }
 function visit() {
   const n = frames.findIndex((_, i) => address_of(i) === (location.hash || "#start"));
+  const lost = n < 0 && location.hash.length > 1;
+  Object.assign(document.getElementById("notice"), {hidden: !lost, textContent: lost ?
+    `There is no screen “${location.hash.slice(1, 60)}” in this step.` : ""});
   if (n >= 0 && n !== state.at) go(n);
-  else if (n < 0 && location.hash.length > 1) say("There is no such screen in this step.");
 }
 addEventListener("hashchange", visit);
 document.addEventListener("keydown", e => {
