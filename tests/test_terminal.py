@@ -54,7 +54,7 @@ def test_help_imports_no_numpy():
     code = ("import sys\nfrom minifpt.__main__ import main\ntry:\n    main()\n"
             "except SystemExit:\n    sys.exit('numpy' in sys.modules)")
     process = python("-c", code, "--help")
-    assert process.returncode == 0 and "Start here" in process.stdout
+    assert process.returncode == 0 and "Start here" in process.stdout, process.stderr
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
@@ -148,7 +148,7 @@ def test_the_next_command_can_be_pasted_whatever_the_terminal_s_encoding(tmp_pat
     run = subprocess.run([sys.executable, "-m", "minifpt", *TRAIN, "--steps", "1", "--out", name],
                          cwd=tmp_path, capture_output=True, env=os.environ | environment)
     line = run.stdout.splitlines()[-1]
-    assert line.startswith(b"next: minifpt report ") and run.returncode == 0
+    assert line.startswith(b"next: minifpt report ") and run.returncode == 0, run.stderr
     printed = subprocess.run([shell, "-c", b"printf %s " + line.partition(b"report ")[2]],
                              capture_output=True, env=os.environ | environment).stdout
     if environment.get("PYTHONIOENCODING") == "latin-1" and name == "é run":
@@ -165,5 +165,5 @@ def test_closed_streams_and_pipes_are_no_error(line, status, tmp_path):
     line = line.replace("info", command + "info").replace("summary", command + "summary")
     run = subprocess.run(line, shell=True, timeout=60, cwd=tmp_path, capture_output=True, text=True,
                          env=os.environ | {"PYTHONPATH": str(ROOT)})
-    assert run.returncode == status and run.stdout == ""
+    assert run.returncode == status and run.stdout == "", run.stderr
     assert run.stderr == ("1\n" if "echo" in line else "")
