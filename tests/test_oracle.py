@@ -1,5 +1,8 @@
 """Against PyTorch and Transformers, where they are installed: values, gradients, training."""
 
+from functools import partial
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -25,32 +28,28 @@ def normal(*shape, seed=0):
     return rng_of(seed).standard_normal(shape)
 
 
-def torch_attention(qkv, n_head, causal=True):
-    B, n, C3 = qkv.shape
-    q, k, v = (a.reshape(B, n, n_head, -1).transpose(1, 2) for a in qkv.split(C3 // 3, dim=2))
-    y = T.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    return y.transpose(1, 2).reshape(B, n, C3 // 3)
+def torch_attention(q, k, v, bias=None, causal=True):
+    """By PyTorch's function, with the heads of keys repeated by Transformers' ``repeat_kv``."""
+    llama, (n, S), shared = (transformers.models.llama.modeling_llama, (q.shape[2], k.shape[2]),
+                             q.shape[1] // k.shape[1])
+    mask = torch.zeros(n, S, dtype=q.dtype) if bias is None else bias
+    if causal:                                            # the queries are the last of the tokens
+        mask = mask.masked_fill(~torch.ones(n, S, dtype=bool).tril(S - n), -torch.inf)
+    return T.scaled_dot_product_attention(
+        q, llama.repeat_kv(k, shared), llama.repeat_kv(v, shared), attn_mask=mask)
 
 
-def torch_rope(x, n_head):
+def attention(*inputs, **options):
+    return F.attention(*inputs[:3], bias=inputs[3] if len(inputs) > 3 else None, **options)
+
+
+def torch_rope(x):
     """By Transformers' function; its own angles are float32, these are float64."""
-    llama = transformers.models.llama.modeling_llama
-    B, n, width = x.shape
-    D = width // n_head
+    llama, (n, D) = transformers.models.llama.modeling_llama, x.shape[2:]
     angles = torch.arange(n)[:, None] / 10000.0 ** (torch.arange(0, D, 2).double() / D)
     angles = torch.cat([angles, angles], dim=1)[None]
-    heads = x.reshape(B, n, n_head, -1).transpose(1, 2)
-    y, _ = llama.apply_rotary_pos_emb(heads, heads, angles.cos(), angles.sin())
-    return y.transpose(1, 2).reshape(x.shape)
-
-
-def torch_grouped_heads(q, k, v, n_head):
-    """By Transformers' ``repeat_kv``."""
-    llama, D = transformers.models.llama.modeling_llama, q.shape[2] // n_head
-    k, v = (a.reshape(*a.shape[:2], -1, D).transpose(1, 2) for a in (k, v))
-    k, v = (llama.repeat_kv(a, n_head // a.shape[1]).transpose(1, 2).reshape(q.shape)
-            for a in (k, v))
-    return torch.cat([q, k, v], dim=2)
+    y, _ = llama.apply_rotary_pos_emb(x, x, angles.cos(), angles.sin())
+    return y
 
 
 IDS = np.random.default_rng(1).integers(0, 7, (4, 5))
@@ -68,11 +67,7 @@ OPS = {
     "silu": (F.silu, F.silu_backward, T.silu, (3 * normal(5, 6),)),
     "multiply": (F.multiply, F.multiply_backward, lambda gate, up: gate * up,
                (3 * normal(5, 6), normal(5, 6, seed=1))),
-    "rope": (lambda x: F.rope(x, 2, 10000.0), F.rope_backward, lambda x: torch_rope(x, 2),
-             (normal(2, 5, C),)),
-    "grouped_heads": (lambda q, k, v: F.grouped_heads(q, k, v, 4), F.grouped_heads_backward,
-                      lambda *qkv: torch_grouped_heads(*qkv, 4),
-                      (normal(2, 5, 3 * C), normal(2, 5, 12), normal(2, 5, 12, seed=1))),
+    "rope": (lambda x: F.rope(x, 10000.0), F.rope_backward, torch_rope, (normal(2, 3, 5, C),)),
     "unembedding": (F.unembedding, F.unembedding_backward, T.linear,
                     (normal(3, 4, C), normal(7, C))),
     "positions": (lambda x, w: F.positions(x, w, 2), F.positions_backward,
@@ -83,10 +78,11 @@ OPS = {
     "relu": (F.relu, F.relu_backward, torch.relu, (3 * normal(5, 6),)),
     "softmax": (F.softmax, F.softmax_backward, lambda x: torch.softmax(x, -1),
                 (3 * normal(5, 6),)),
-    "attention": (lambda x: F.attention(x, 2), F.attention_backward,
-                  lambda x: torch_attention(x, 2), (normal(2, 5, 3 * C),)),
-    "attention to all": (lambda x: F.attention(x, 2, causal=False), F.attention_backward,
-                         lambda x: torch_attention(x, 2, False), (normal(2, 5, 3 * C),)),
+    **{f"attention, {G} heads of keys, {S} keys{', to all' * (not causal)}{', biased' * biased}":
+       (partial(attention, causal=causal), F.attention_backward,
+        partial(torch_attention, causal=causal),
+        (normal(2, 4, 5, 3), *normal(2, 2, G, S, 3, seed=1), *biased * [normal(4, 5, S, seed=2)]))
+       for G, S, causal, biased in product((4, 2, 1), (5, 9), (True, False), (False, True))},
     "last_tokens": (lambda x: F.last_tokens(x, 2), F.last_tokens_backward,
                     lambda x: x[:, -2:], (normal(3, 5, C),)),
     "log_sum_exp": (F.log_sum_exp, F.log_sum_exp_backward,
@@ -108,7 +104,8 @@ def test_operation(name):
     want.backward(torch.tensor(dy))
     np.testing.assert_allclose(y, want.detach().numpy(), rtol=1e-9, atol=1e-9)
     expected = [t.grad.numpy() for t in tensors if t.requires_grad]
-    for got, grad in zip(grads if isinstance(grads, tuple) else (grads,), expected, strict=True):
+    grads = [g for g in (grads if isinstance(grads, tuple) else (grads,)) if g is not None]
+    for got, grad in zip(grads, expected, strict=True):
         np.testing.assert_allclose(got, grad, rtol=1e-9, atol=1e-9)
 
 
@@ -150,6 +147,18 @@ def test_adam(decay):
         want.step()
         for p, t in zip(ours, theirs, strict=True):
             np.testing.assert_allclose(p.data, t.detach().numpy(), rtol=1e-10, atol=1e-12)
+
+
+def test_adam_s_formula():
+    x, m, v = normal(4, 3), np.zeros((4, 3)), np.zeros((4, 3))
+    theirs = torch.nn.Parameter(torch.tensor(x))
+    want = torch.optim.Adam([theirs], lr=0.02, betas=(0.8, 0.95), eps=1e-4)
+    for t in range(1, 21):
+        g = normal(4, 3, seed=t) * 10.0 ** (t % 3 - 1)
+        theirs.grad = torch.tensor(g)
+        want.step()
+        x, m, v = F.adam(x, g, m, v, t, 0.02, (0.8, 0.95), 1e-4)
+        np.testing.assert_allclose(x, theirs.detach().numpy(), rtol=1e-10, atol=1e-12)
 
 
 # ---------------------------------------------------------------------------- training

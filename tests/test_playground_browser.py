@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -103,15 +104,44 @@ OPERATIONS = {
     "cross_entropy": ([normal((3, 5, 7)), IDS], {}, "")}
 
 
+# The page's engine has these two operations in another form: the attention of GPT-2's joined
+# queries, keys and values, and the sum of x and a branch, which a block computes with +.
+
+def joined_attention(qkv, n_head, causal=True):
+    q, k, v = (F.split_heads(part, n_head) for part in np.split(qkv, 3, axis=-1))
+    y, cache = F.attention(q, k, v, causal=causal)
+    return F.merge_heads(y), cache
+
+
+def joined_attention_backward(dy, cache, backward=F.attention_backward):
+    return F.merge_heads(*backward(F.split_heads(dy, cache.q.shape[1]), cache)[:3])
+
+
+def residual(x, branch):
+    return x + branch, None
+
+
+def residual_backward(dy, dbranch, is_forgotten=False):
+    """The gradient of x, where dbranch came back through the branch."""
+    return dbranch if is_forgotten else dy + dbranch
+
+
+def numpys(op):
+    """Return the operation of the page's engine in NumPy, and its backward pass."""
+    return {"attention": (joined_attention, joined_attention_backward),
+            "residual": (residual, residual_backward)}.get(
+                op) or (vars(F)[op], vars(F)[f"{op}_backward"])
+
+
 @pytest.mark.parametrize("dtype, tolerance", [("Float32Array", 1e-4), ("Float64Array", 1e-10)])
 @pytest.mark.parametrize("case", OPERATIONS)
 def test_an_operation_and_its_backward_pass_equal_numpys(page, case, dtype, tolerance):
     inputs, options, more = OPERATIONS[case]
     name = case.partition(",")[0]
-    y, cache = vars(F)[name](*inputs, **options)
+    forward, backward = numpys(name)
+    y, cache = forward(*inputs, **options)
     dy = 1.0 if name == "cross_entropy" else np.random.default_rng(1).standard_normal(y.shape)
-    grads = (F.residual_backward(dy, dy / 2) if name == "residual"
-             else vars(F)[f"{name}_backward"](dy, cache))
+    grads = backward(dy, dy / 2 if name == "residual" else cache)
     grads = grads if isinstance(grads, tuple) else (grads,)
     theirs, their_grads = page.evaluate(f"""([inputs, dy]) => {{
         const arrays = inputs.map(x => make(x, {dtype}));
@@ -293,7 +323,7 @@ def answers_of(w, x, cuts, n_head=2):
     for i in range(2):
         h = f"trunk.h.{i}"
         qkv = run(F.linear, f"{h}.attn.c_attn", run(F.layer_norm, f"{h}.ln_1", x))
-        q, k, v = F.split_heads(qkv, n_head)
+        q, k, v = (F.split_heads(part, n_head) for part in np.split(qkv, 3, axis=-1))
         a = F.softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]) + mask)[0] @ v
         x = x + run(F.linear, f"{h}.attn.c_proj", F.merge_heads(a))
         m = F.gelu(run(F.linear, f"{h}.mlp.c_fc", run(F.layer_norm, f"{h}.ln_2", x)))[0]
@@ -609,7 +639,7 @@ def test_finite_differences_agree_with_every_gradient(page):
 
 def test_a_gradient_check_notices_each_fault(page):
     faults = page.evaluate("FAULTS.map(f => f.id)")
-    assert faults == [it.id for it in differences.BREAKS]
+    assert faults == [*(it.id for it in differences.BREAKS), "residual"]
     for fault in faults:
         worst = page.evaluate("""fault => playground.set({faults: [fault]}).then(
           () => check_parts(1, PARTS)).then(rows => Math.max(...rows.map(r => r.error)))""", fault)
@@ -621,21 +651,28 @@ ARGUMENTS = {"layer_norm": [(2, 3, 8), (8,), (8,)], "linear": [(2, 3, 8), (8, 8)
              "attention": [(2, 3, 24)]}
 
 
-@pytest.mark.parametrize("it", differences.BREAKS, ids=lambda it: it.id)
-def test_a_fault_gives_the_wrong_gradients_of_the_mistake_in_python(page, it):
-    rng = np.random.default_rng(0)
-    arrays = [rng.standard_normal(shape) for shape in ARGUMENTS[it.op]]
-    options = [2] * (it.op == "attention")
-    y, cache = vars(F)[it.op](*arrays, *options)
+WRONG = {it.id: (it.op, differences.broken(it).function) for it in differences.BREAKS} | {
+    "residual": ("residual", partial(residual_backward, is_forgotten=True))}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_fault_gives_the_wrong_gradients_of_the_mistake_in_python(page, fault):
+    rng, (op, backward) = np.random.default_rng(0), WRONG[fault]
+    arrays = [rng.standard_normal(shape) for shape in ARGUMENTS[op]]
+    options = [2] * (op == "attention")
+    y, cache = numpys(op)[0](*arrays, *options)
     dy = rng.standard_normal(y.shape)
-    wrong = differences.broken(it).function(dy, dy if it.op == "residual" else cache)
+    if op == "attention":
+        wrong = joined_attention_backward(dy, cache, backward)
+    else:
+        wrong = backward(dy, dy if op == "residual" else cache)
     wrong = wrong if isinstance(wrong, tuple) else (wrong,)
     ours = page.evaluate("""([fault, op, arrays, options, dy]) => {
         const E = engine(fault), put = ([values, shape]) => Object.assign(
           Float64Array.from(values), {shape}), d = put(dy);
         const [, cache] = E[op](...arrays.map(put), ...options);
         return E[`${op}_backward`](d, op === "residual" ? d : cache).map(g => Array.from(g));
-    }""", [it.id, it.op, *[[[a.ravel().tolist(), a.shape] for a in arrays], options,
+    }""", [fault, op, *[[[a.ravel().tolist(), a.shape] for a in arrays], options,
                            [dy.ravel().tolist(), dy.shape]]])
     for mine, theirs in zip(ours, wrong, strict=True):
         np.testing.assert_allclose(mine, np.ravel(theirs), rtol=1e-6, atol=1e-9)
