@@ -59,6 +59,7 @@ MARK = re.compile(r"<!-- ([\w-]+)\.(?:csv|toml)(?:: ([\w+-]+))? -->")
 # Tables of several files.
 MADE = {"trunks-ranking": functools.partial(trunks.ranking, RUNS),
         "trunks-levels": functools.partial(trunks.levels, RUNS),
+        "directions-trunks": directions.table_of_trunks,
         **{f"directions-{study}": functools.partial(directions.table, study)
            for study in directions.STUDIES}}
 

@@ -44,6 +44,7 @@ from minifpt.trunks import forms
 
 RATES = 1e-2, 3e-3, 3e-2, 1e-3                            # the likeliest first
 VALIDATION_SEED, SEEDS, EXAMPLES, EVERY = 1000, range(3), 128, 25
+RUNS = Path(__file__).resolve().parent / "results"
 NEVER = 10 ** 9                                           # the steps of a run that did not end
 # Most steps and the goal of each task.
 TASKS = {"bit-memory": (3000, 0.95), "bit-xor": (4000, 0.995)}
@@ -485,7 +486,7 @@ def main():
     parser.add_argument("studies", nargs="*", metavar="STUDY",
                         choices=[*STUDIES, *OTHERS, []])
     parser.add_argument("--folder", type=Path, default=Path("runs"))
-    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent / "results")
+    parser.add_argument("--out", type=Path, default=RUNS)
     args = parser.parse_args()
     for name in args.studies or [*STUDIES, *OTHERS]:
         if name in STUDIES:

@@ -41,6 +41,7 @@ from typing import NamedTuple
 import numpy as np
 
 import minifpt
+from benchmarks import trunks
 from minifpt import optim, training
 from minifpt.files import plots
 from minifpt.machine import kept_memory, one_core
@@ -328,6 +329,9 @@ PREDICTIONS = RESULTS.parent / "directions-predictions.csv"
 PAGES = RESULTS.parent.parent / "docs" / "results"
 WORDS = {PRETRAINED: "pretrained", CONTROL: "control"}
 COLOURS = {PRETRAINED: "#0072b2", CONTROL: "#e69f00"}
+# Trunks of the study of trunks.
+FAMILIES = {PRETRAINED: ("next byte", COLOURS[PRETRAINED]), "masked-t5": ("T5's form", "#d55e00"),
+            "masked-bert": ("BERT's form", "#009e73")}
 
 
 class Outcome(NamedTuple):
@@ -365,15 +369,15 @@ def way_of(row):
     return end if end == NEVER else end - steps_to(80, row)
 
 
-def spread(steps):
+def spread(steps, most=MOST_STEPS):
     """Return the median of some steps, and the least and the largest in brackets."""
-    median, least, largest = (number(f(steps)) for f in (np.median, min, max))
+    median, least, largest = (number(f(steps), most) for f in (np.median, min, max))
     return median + f" ({least}…{largest})" * (least != largest)
 
 
-def number(steps):
+def number(steps, most=MOST_STEPS):
     """Return a number of steps as text."""
-    return f"> {MOST_STEPS:,}" if steps >= NEVER else f"{steps:,.0f}"
+    return f"> {most:,}" if steps >= NEVER else f"{steps:,.0f}"
 
 
 def name_of(arm):
@@ -410,9 +414,29 @@ def table(study, folder=RESULTS):
                         for percent in (80, 95)),
                       spread([way_of(row) for row in outcome.rows]),
                       number(outcome.steps[99]) if last_level(arm) == 99 else "", outcome.lr])
-    return "\n".join(f"| {' | '.join(line)} |" for line in [
-        lines[0], ["---"] * len(lines[0]), *lines[1:]]).replace("| ---", "|---").replace(
-            "--- |", "---|")
+    return markdown(lines)
+
+
+def markdown(lines):
+    """Return a Markdown table of lists of cells, the first one its head."""
+    head, *rest = (f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join([head, f"|{'---|' * len(lines[0])}", *rest])
+
+
+def table_of_trunks():
+    """Return the Markdown table of three pretrained trunks, with a flat spectrum, and of their
+    controls, from the study of trunks."""
+    lines = [["trunk", "spectrum", "80 %", "95 %", "80 to 95 %", "rate"]]
+    for trunk, (words, _) in FAMILIES.items():
+        for name, change, spectrum in ((trunk, "", "pretrained"), (trunk, "flat forms", "flat"),
+                                       (f"statistics:{trunk}", "", "control's")):
+            rows = runs_of_trunks(name, change)
+            lines.append([words if spectrum != "control's" else f"{words}, control",
+                          spectrum if spectrum != "control's" else "own",
+                          *(spread([steps_to(percent, row) for row in rows], 3000)
+                            for percent in (80, 95)),
+                          spread([way_of(row) for row in rows], 3000), rows[0]["lr"]])
+    return markdown(lines)
 
 
 def key_of(row):
@@ -441,11 +465,11 @@ def pairs(folder=RESULTS):
     results = outcomes("transplants", folder)
     by_parts = {(arm.trunk, spectrum_of(arm), norm_of(arm)): outcome
                 for arm, outcome in results.items()}
-    trunks, spectra = (PRETRAINED, CONTROL), (PRETRAINED, CONTROL, "flat")
+    both, spectra = (PRETRAINED, CONTROL), (PRETRAINED, CONTROL, "flat")
     directions = [((PRETRAINED, spectrum, norm), (CONTROL, spectrum, norm))
-                  for spectrum in spectra for norm in trunks]
+                  for spectrum in spectra for norm in both]
     others = [((trunk, PRETRAINED, norm), (trunk, spectrum, norm))
-              for trunk in trunks for norm in trunks for spectrum in (CONTROL, "flat")]
+              for trunk in both for norm in both for spectrum in (CONTROL, "flat")]
     return by_parts, *([(one, two) for one, two in each if {one, two} <= {*by_parts}]
                        for each in (directions, others))
 
@@ -471,116 +495,122 @@ def report(folder=RESULTS):
 
 
 def median_curve(rows, last):
-    """Return steps, and the median, least and largest accuracy of some runs at each, in per cent.
-    A run that has ended keeps its last accuracy."""
-    steps = np.arange(EVERY, last + 1, EVERY)
+    """Return steps, and the median, least and largest accuracy of some runs at each, in per cent,
+    until half of the runs have ended.  A run that has ended keeps its last accuracy."""
+    end = np.median([max(curve_of(row)) for row in rows])
+    steps = np.arange(EVERY, min(last, end) + 1, EVERY)
     curves = np.array([[max((step, accuracy) for step, accuracy in curve_of(row).items()
                             if step <= at)[1] for at in steps] for row in rows])
     return steps, *(100 * f(curves, axis=0) for f in (np.median, np.min, np.max))
 
 
-def picture_of_curves(target, folder=RESULTS, last=1000):
+def runs_of_trunks(trunk, change=""):
+    """Return the rows on bit memory of a trunk in the study of trunks: three seeds, which end at
+    95 %."""
+    study = "reasons" if change else "pretrained"
+    return [row | {"patch": "20"} for row in
+            trunks.test_runs(trunks.RUNS, (study, trunk, change))]
+
+
+def picture_of_curves(target, last=725):
     """Draw the learning curves of the pretrained trunk, of its flat spectrum, and of the control:
-    the median of five seeds and their range."""
-    results = outcomes("transplants", folder)
+    the median of three seeds of the study of trunks, and their range."""
     fig, (ax,) = plots.figure(width=7.2, height=4.2)
-    for arm, label, colour, dash in (
-            (Arm(PRETRAINED), "pretrained", COLOURS[PRETRAINED], "-"),
-            (Arm(PRETRAINED, spectrum="flat"), "pretrained, flat spectrum", "#009e73", "--"),
-            (Arm(CONTROL), "random control", COLOURS[CONTROL], "-.")):
-        steps, median, least, largest = median_curve(results[arm].rows, last)
+    for trunk, change, label, colour, dash in (
+            (PRETRAINED, "", "pretrained", COLOURS[PRETRAINED], "-"),
+            (PRETRAINED, "flat forms", "pretrained, flat spectrum", "#009e73", "--"),
+            (CONTROL, "", "random control", COLOURS[CONTROL], "-.")):
+        steps, median, least, largest = median_curve(runs_of_trunks(trunk, change), last)
         ax.plot(steps, median, dash, color=colour, linewidth=2.2, label=label)
         ax.fill_between(steps, least, largest, color=colour, alpha=0.18, linewidth=0)
     for percent in (80, 95):
         ax.axhline(percent, color="0.5", linestyle=":", linewidth=1)
-    ax.set(xlabel="training steps", ylabel="bits right (%)", ylim=(74, 100), xlim=(0, last),
-           yticks=(75, 80, 85, 90, 95, 100))
+    ax.set(xlabel="training steps", ylabel="bits right (%)", ylim=(74, 98), xlim=(0, last),
+           yticks=(75, 80, 85, 90, 95))
     ax.legend(frameon=False, loc="lower right")
     plots.save(fig, target, "picture")
 
 
-MARKERS = {(1, 5): "v", (1, 10): "s", (1, 20): "o", (1, 40): "^", (2, 20): "D", (6, 20): "P"}
-
-
-def blocks_of(arm):
-    """Return the number of blocks of a random trunk."""
-    return int(arm.trunk.partition(":")[2].partition("x")[0])
+def law(ratio):
+    """Return the steps from level 80 to level 95 of one block with four heads and 20 bits in a
+    patch, by the participation ratio of its heads: fitted by hand to the arms of equal norm."""
+    return 50 + 2700 / np.asarray(ratio) ** 2
 
 
 def picture_of_dose(target, folder=RESULTS):
-    """Draw steps against the participation ratio: one block with 20 bits, a line for each level;
-    then all random arms, as shares of the trunk as drawn."""
-    results = outcomes("dose", folder)
+    """Draw steps against the participation ratio, one block with 20 bits in a patch: to each level
+    at equal norm, and from 80 to 95 % at equal norm and at equal largest singular value."""
+    results = {arm: outcome for arm, outcome in outcomes("dose", folder).items()
+               if (arm.trunk, arm.patch) == (ONE_BLOCK, 20)}
     fig, (left, right) = plots.figure(2, width=4.3, height=3.9)
-    base = {arm: outcome for arm, outcome in results.items()
-            if (arm.trunk, arm.patch, arm.size) == (ONE_BLOCK, 20, "norm")}
-    order = sorted(base.values(), key=lambda outcome: outcome.directions)
+    order = sorted((outcome for arm, outcome in results.items() if arm.size == "norm"),
+                   key=lambda outcome: outcome.directions)
     for percent, colour in zip((80, 90, 95, 99), ("#9ecae1", "#4292c6", "#08519c", "#08264d"),
                                strict=True):
         points = [(outcome.directions, outcome.steps[percent]) for outcome in order]
         solved = [point for point in points if point[1] < NEVER]
         left.plot(*zip(*solved, strict=True), "o-", color=colour, label=f"{percent} %")
         for x in (x for x, steps in points if steps == NEVER):
-            left.plot(x, MOST_STEPS, marker=6, color=colour, fillstyle="none", markersize=9)
-    left.set(xscale="log", yscale="log", xlabel="participation ratio of a head's singular values",
-             ylabel="steps", title="One block, 20 bits in a patch")
-    left.set_xticks((1, 2, 4, 8, 16, 32), ("1", "2", "4", "8", "16", "32"))
-    left.set_yticks((50, 100, 200, 500, 1000, 1500), ("50", "100", "200", "500", "1,000", "1,500"))
-    left.minorticks_off()
-    left.legend(frameon=False, title="steps to")
-    for (blocks, bits), marker in MARKERS.items():
-        own = results.get(Arm(f"random:{blocks}x4x128@1.41", bits))
-        arms = [(arm, outcome) for arm, outcome in results.items()
-                if (blocks_of(arm), arm.patch) == (blocks, bits) and arm.size == "norm"]
-        if own is None or own.steps[95] == NEVER:
-            continue
-        colour = f"C{[*MARKERS].index((blocks, bits))}"
-        for solved in (True, False):
-            points = [(outcome.directions / bits,
-                       (outcome.steps[95] if solved else MOST_STEPS) / own.steps[95])
-                      for _, outcome in arms if (outcome.steps[95] < NEVER) == solved]
-            if points:
-                label = f"{blocks} block{'s' * (blocks > 1)}, {bits} bits" * solved
-                right.plot(*zip(*points, strict=True), marker if solved else 6, color=colour,
-                           fillstyle="full" if solved else "none", label=label, markersize=7)
-    right.set(xscale="log", yscale="log", xlabel="participation ratio / bits in a patch",
-              ylabel="steps to level 95, as drawn = 1", title="All spectra at equal norm")
-    right.set_xticks((0.05, 0.1, 0.2, 0.5, 1, 2, 5), ("0.05", "0.1", "0.2", "0.5", "1", "2", "5"))
-    right.set_yticks((1, 2, 5, 10), ("1", "2", "5", "10"))
-    right.minorticks_off()
-    right.legend(frameon=False)
+            left.plot(x, MOST_STEPS, marker=6, color=colour, markersize=9)
+    for size, marker, colour, label in (("norm", "o", COLOURS[PRETRAINED], "equal norm"),
+                                        ("largest", "s", "#d55e00", "equal largest value")):
+        points = [(outcome.directions, outcome.way) for arm, outcome in results.items()
+                  if arm.size == size]
+        right.plot(*zip(*(point for point in points if point[1] < NEVER), strict=True), marker,
+                   color=colour, fillstyle="none", markeredgewidth=2, markersize=8, label=label)
+        for x in (x for x, way in points if way == NEVER):
+            right.plot(x, MOST_STEPS, marker=6, color=colour, markersize=9)
+    ratios = np.geomspace(1.4, 32, 50)
+    right.plot(ratios, law(ratios), color="0.4", zorder=0, label="50 + 2,700 / ratio²")
+    ticks = 50, 100, 200, 500, 1000, 1500
+    for ax, title in (left, "Steps to a level, equal norm"), (right, "Steps from 80 to 95 %"):
+        ax.set(xscale="log", yscale="log", ylim=(40, 1800), title=title,
+               xlabel="participation ratio of a head's singular values", ylabel="steps")
+        ax.set_xticks((1, 2, 4, 8, 16, 32), ("1", "2", "4", "8", "16", "32"))
+        ax.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
+        ax.minorticks_off()
+        ax.legend(frameon=False)
     plots.save(fig, target, "picture")
 
 
 def picture_of_plane(target, folder=RESULTS):
-    """Draw each transplant by its steps to 80 % and its steps from 80 to 95 %."""
-    fig, (ax,) = plots.figure(width=7.2, height=4.8)
-    markers = {PRETRAINED: "o", "half flat": "s", CONTROL: "^", "flat": "D"}
-    names = {PRETRAINED: "pretrained", "half flat": "half flat", CONTROL: "control's",
-             "flat": "flat"}
-    for arm, outcome in outcomes("transplants", folder).items():
-        if outcome.steps[80] < NEVER:
-            ax.plot(outcome.steps[80], min(outcome.way, MOST_STEPS),
-                    markers[spectrum_of(arm)] if outcome.way < NEVER else 6, markersize=10,
-                    color=COLOURS[arm.trunk], markeredgewidth=2,
-                    fillstyle="full" if norm_of(arm) == PRETRAINED else "none")
-    for spectrum, marker in markers.items():
-        ax.plot([], [], marker, color="0.4", label=f"spectrum: {names[spectrum]}", linestyle="")
-    for trunk, colour in COLOURS.items():
-        ax.plot([], [], "o", color=colour, label=f"directions: {WORDS[trunk]}", linestyle="")
-    for fill, text in ("full", "norm: pretrained"), ("none", "norm: control's"):
-        ax.plot([], [], "o", color="0.4", fillstyle=fill, label=text, linestyle="")
-    ax.set(xlabel="steps to 80 %", ylabel="steps from 80 to 95 %", yscale="log")
-    ticks = 75, 100, 150, 200, 300, 500, 1000
-    ax.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
+    """Draw arms by their steps to 80 % and their steps from 80 to 95 %: one random block with other
+    spectra, and three pretrained trunks, as they are, with a flat spectrum, and their controls."""
+    fig, (ax,) = plots.figure(width=8.0, height=4.4)
+    results = {arm: outcome for arm, outcome in outcomes("dose", folder).items()
+               if (arm.trunk, arm.patch) == (ONE_BLOCK, 20) and outcome.way < NEVER}
+    for size, dash in ("norm", "-"), ("largest", ":"):
+        order = sorted((outcome for arm, outcome in results.items() if arm.size == size),
+                       key=lambda outcome: outcome.directions)
+        words = {"norm": "equal norm", "largest": "equal largest value"}[size]
+        ax.plot([outcome.steps[80] for outcome in order], [outcome.way for outcome in order], dash,
+                marker=".", color="0.45", label=f"one random block,\n{words}")
+    for trunk, (words, colour) in FAMILIES.items():
+        points = []
+        for name, change, marker in ((trunk, "", "o"), (trunk, "flat forms", "D"),
+                                     (f"statistics:{trunk}", "", "^")):
+            rows = runs_of_trunks(name, change)
+            ways = [way_of(row) for row in rows]
+            points.append((np.median([steps_to(80, row) for row in rows]), np.median(ways)))
+            ax.plot(*points[-1], marker, color=colour, markersize=10)
+        ax.annotate("", points[1], points[0], arrowprops={
+            "arrowstyle": "->", "color": colour, "shrinkA": 7, "shrinkB": 7})
+        ax.plot([], [], "s", color=colour, label=f"six blocks, {words}")
+    for marker, text in (("o", "pretrained"), ("D", "pretrained, flat spectrum"),
+                         ("^", "random control")):
+        ax.plot([], [], marker, color="0.45", label=text, linestyle="")
+    ax.set(xscale="log", yscale="log", xlabel="steps to 80 %", ylabel="steps from 80 to 95 %")
+    for set_ticks, ticks in ((ax.set_xticks, (100, 200, 300, 500, 1000, 2000)),
+                             (ax.set_yticks, (50, 100, 200, 500, 1000, 2000))):
+        set_ticks(ticks, [f"{tick:,}" for tick in ticks])
     ax.minorticks_off()
-    ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    fig.legend(loc="outside right upper", frameon=False, fontsize=9)
     plots.save(fig, target, "picture")
 
 
 def pictures(pages=PAGES, folder=RESULTS):
     """Draw the three pictures of docs/results/directions.md."""
-    picture_of_curves(pages / "directions-curves.png", folder)
+    picture_of_curves(pages / "directions-curves.png")
     picture_of_dose(pages / "directions-dose.png", folder)
     picture_of_plane(pages / "directions-plane.png", folder)
 

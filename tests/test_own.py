@@ -198,7 +198,8 @@ VERDICTS = [
     *(({"attention": body("attention"), "attention_backward": changed(
         "attention_backward", "ds.sum(axis=0) if has_bias else None", result)},
        {"attention_backward": part}) for result, part in [
-        ("ds[0] if has_bias else None", "dbias is"), ("None", "Return 4 gradients: dq, dk, dv, dbias."),
+        ("ds[0] if has_bias else None", "dbias is"),
+        ("None", "Return 4 gradients: dq, dk, dv, dbias."),
         ("ds.sum(axis=0), 0", "Return dq, dk, dv and dbias, which is None where there is no")]),
     *(({"attention": body("attention"), "attention_backward": changed(
         "attention_backward", f"sum_heads({name}, G)", f"{name}[:, :G]")},
