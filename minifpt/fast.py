@@ -27,7 +27,10 @@ from . import functional as F
 from .guards import RUN, bare, checked_form, same_shape
 from .machine import share
 
-# The module whose operations layers run in this context: ``ops().linear(...)``.
+# An operation has three forms: F.linear checks the shapes, bare(F.linear) is the formula alone, and
+# linear here is what layers run.  OPS is the module that layers call: ``ops().linear(...)``.  RUN
+# says what a call of F.linear runs: the checked form, the bare one inside of fast, or a recorder in
+# a trace.
 OPS = ContextVar("ops", default=sys.modules[__name__])
 ops = OPS.get                                             # called some 150 times in a training step
 
@@ -235,8 +238,13 @@ def cross_entropy(logits, targets):
 
 
 def cross_entropy_backward(dy, cache):
-    """As :func:`functional.cross_entropy_backward`."""
-    return run_bare(bare(F.cross_entropy_backward), dy, cache)
+    """As :func:`functional.cross_entropy_backward`, without the rows of the one-hot vectors."""
+    index = cache.targets[..., None]
+    dlogits = log_sum_exp_backward(np.ones(index.shape, np.float32), cache.log_sum_exp)
+    chosen = np.take_along_axis(dlogits, index, axis=-1)
+    np.put_along_axis(dlogits, index, chosen - 1.0, axis=-1)
+    dlogits *= dy / cache.targets.size
+    return dlogits
 
 
 def layer_norm(x, w, b, eps=1e-5):

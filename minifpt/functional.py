@@ -20,6 +20,8 @@ Letters for shapes: ``B`` batch, ``T`` tokens, ``C`` channels, ``H`` heads, ``D 
 of keys and values.  Results have the dtype of the input.  All constants here are Python floats,
 because NumPy gives them the array's dtype; a NumPy scalar would turn float32 into float64.
 
+Lessons 1 to 6 derive these gradients.  GPT-2 has no RMS norm, SiLU, gate, rotary positions or LSTM.
+
 This file shows the formulas.  The line above each declares the shapes of its arrays (in a backward
 pass, of ``dy`` and the cache's fields), and ``guards`` refuses others; ``op.__wrapped__`` is the
 formula alone.  A model runs the functions of ``fast``, which compute the same, stay finite for
@@ -169,7 +171,8 @@ def layer_norm(x, w, b, eps=1e-5):
     scale and b the bias.
     """
     centred = x - x.mean(axis=-1, keepdims=True)
-    rstd = 1.0 / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + eps)
+    variance = (centred * centred).mean(axis=-1, keepdims=True)
+    rstd = 1.0 / np.sqrt(variance + eps)
     xhat = centred * rstd
     return xhat * w + b, LayerNormCache(xhat, rstd, w)
 
@@ -333,8 +336,9 @@ def softmax(x):
 def softmax_backward(dy, cache):
     """Compute ``dx = y * (dy - sum_j dy_j y_j)``.
 
-    The outputs of a row always sum to 1, so a gradient that is the same for all of them changes
-    nothing: the sum, a mean of dy weighted by y, is taken out.
+    By the quotient rule ``dy_j/dx_i = y_j ([i = j] - y_i)``; its sum with dy_j over j is the
+    formula.  The outputs of a row always sum to 1, so adding a constant to dy must not change dx:
+    subtracting the mean of dy, weighted by y, ensures it.
     """
     y = cache.y
     return y * (dy - (dy * y).sum(axis=-1, keepdims=True))
@@ -378,16 +382,19 @@ AttentionCache = namedtuple("AttentionCache", "q k v probabilities mask has_bias
 def attention(q, k, v, p=0.0, rng=None, causal=True, bias=None):
     """Let each query read the tokens' values, by multi-head attention.
 
-    For each head, ``S = Q K^T / sqrt(D)``, ``A = softmax(S)``, ``y = dropout(A) V`` (Vaswani
-    et al. 2017, arXiv 1706.03762, eq. 1).  ``bias`` is added to the scores S of every example.
+    For each head, ``scores = Q K^T / sqrt(D)``, ``A = softmax(scores)``, ``y = dropout(A) V``
+    (Vaswani et al. 2017, arXiv 1706.03762, eq. 1).  ``bias`` is added to the scores of every
+    example.
 
-    The T queries are those of the last T of S tokens.  When ``causal``, a query reads only its own
-    token and the tokens before it.  Each of the G heads of keys and values serves H / G heads of
-    queries in a row (Ainslie et al. 2023, arXiv 2305.13245); in GPT-2 G is H.  The cache holds the
-    probabilities A (B, H, T, S) before dropout.
+    Of S tokens the last T ask; S is larger than T only where a text is continued.  When
+    ``causal``, a query reads only its own token and the tokens before it.  Each of the G heads of
+    keys and values serves H / G heads of queries in a row (Ainslie et al. 2023, arXiv 2305.13245);
+    in GPT-2 G is H.  The cache holds the probabilities A (B, H, T, S) before dropout.
     """
     H, G, D = q.shape[1], k.shape[1], q.shape[3]
-    keys, values = (k, v) if G == H else (repeat_heads(k, H), repeat_heads(v, H))
+    keys, values = k, v
+    if G < H:                                             # never in GPT-2
+        keys, values = repeat_heads(k, H), repeat_heads(v, H)
     scores = q @ keys.swapaxes(-1, -2) / math.sqrt(D)     # (B, H, T, S)
     if bias is not None:
         scores = scores + bias
@@ -402,7 +409,8 @@ def attention(q, k, v, p=0.0, rng=None, causal=True, bias=None):
 @shapes("dy (B, H, T, D), q (B, H, T, D), k (B, G, S, D) -> dq (B, H, T, D), dk (B, G, S, D), "
         "dv (B, G, S, D), dbias (H, T, S) or None without a bias")
 def attention_backward(dy, cache):
-    """Go back through ``y = dropout(A) V``, the softmax, and ``S = Q K^T / sqrt(D)``::
+    """Go back through ``y = dropout(A) V``, the softmax, and ``scores = Q K^T / sqrt(D)``, whose
+    gradient is dS::
 
         dV = dropout(A)^T dy      dA = dropout_backward(dy V^T)
         dS = softmax_backward(dA)
@@ -413,7 +421,9 @@ def attention_backward(dy, cache):
     """
     q, k, v, probabilities, mask, has_bias = cache
     H, G, D = q.shape[1], k.shape[1], q.shape[3]
-    keys, values = (k, v) if G == H else (repeat_heads(k, H), repeat_heads(v, H))
+    keys, values = k, v
+    if G < H:
+        keys, values = repeat_heads(k, H), repeat_heads(v, H)
     dropped = probabilities if mask is None else probabilities * mask
     da = dropout_backward(dy @ values.swapaxes(-1, -2), DropoutCache(mask))
     ds = softmax_backward(da, SoftmaxCache(probabilities))          # (B, H, T, S)
@@ -645,11 +655,11 @@ def cross_entropy(logits, targets):
 @shapes("dy () -> dlogits (..., V)")
 def cross_entropy_backward(dy, cache):
     """Compute ``dlogits = (softmax(logits) - one_hot(targets)) * dy / number of targets``."""
-    index = cache.targets[..., None]
-    dlse = np.ones(index.shape, np.float32)               # the factor dy / N comes last
+    targets = cache.targets[..., None]
+    dlse = np.ones(targets.shape, np.float32)             # 1 for dy / N, which comes in last
     dlogits = log_sum_exp_backward(dlse, cache.log_sum_exp)         # softmax(logits)
-    chosen = np.take_along_axis(dlogits, index, axis=-1)
-    np.put_along_axis(dlogits, index, chosen - 1.0, axis=-1)        # - one_hot(targets)
+    one_hot = np.arange(dlogits.shape[-1]) == targets
+    dlogits -= one_hot
     dlogits *= dy / cache.targets.size
     return dlogits
 
@@ -671,5 +681,6 @@ def adam(x, g, m, v, t=1, lr=1e-3, betas=(0.9, 0.999), eps=1e-8):
     b1, b2 = betas
     m = b1 * m + (1 - b1) * g
     v = b2 * v + (1 - b2) * g * g
-    x = x - lr * (m / (1 - b1 ** t)) / (np.sqrt(v / (1 - b2 ** t)) + eps)
+    m_hat, v_hat = m / (1 - b1 ** t), v / (1 - b2 ** t)
+    x = x - lr * m_hat / (np.sqrt(v_hat) + eps)
     return x, m, v

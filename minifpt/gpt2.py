@@ -44,8 +44,8 @@ class Trunk(layers.Layer):
         layers.draw_all(self, seed, self.config)
 
     def lowest_block(self, need_dx):
-        """Return the number of the lowest block that runs back: -1 if something below the blocks
-        learns, too, and ``n_layer`` if none has to."""
+        """Return the number of the lowest block that runs back.  ``n_layer``: no block does; -1:
+        all do, and the layers below them, too."""
         if need_dx or any(getattr(self, name).learns() for name in self.below):
             return -1
         return next((i for i, block in enumerate(self.h) if block.learns()), len(self.h))
@@ -62,14 +62,12 @@ class Trunk(layers.Layer):
         the keys and values of the tokens before these; those of these tokens are appended.  It is
         for inference, with :meth:`all_frozen`.
         """
-        name, n = type(self).__name__, len(self.h)
-        start = layers.check_tokens(name, self.config, x, past)       # tokens before these
-        p = checks.active_dropout(name, self.config.dropout, train, rng)
-        if last is not None and (type(last) is not int or not 1 <= last <= x.shape[1]):
-            checks.whole("forward", "last", last, most=x.shape[1])    # a call only if it is refused
+        kind, n = type(self).__name__, len(self.h)
+        start = layers.check_tokens(kind, self.config, x, past, last)     # tokens before these
+        p = checks.active_dropout(kind, self.config.dropout, train, rng)
         lowest = self.lowest_block(need_dx)
         x, cache = x.astype(self.dtype, copy=False), {"lowest": lowest, "h": [None] * n}
-        for name in self.below:
+        for name in self.below:                           # only positions know where x stands
             layer = getattr(self, name)
             x, cache[name] = layer.forward(x, start) if name == "wpe" else layer.forward(x)
         if self.below and self.dropout_below:
@@ -85,7 +83,7 @@ class Trunk(layers.Layer):
             x, cache[name] = getattr(self, name).forward(x)
         cache["shape"] = x.shape                          # backward compares that of dy
         learns = lowest < n or any(getattr(self, name).learns() for name in self.above)
-        return x, cache if past is None and learns else None
+        return x, (cache if past is None and learns else None)
 
     @single_threaded_blas
     def backward(self, dy, cache):
@@ -263,26 +261,34 @@ class LanguageModel(layers.Layer):
         top_p = 1.0 if top_p is None else checks.number("generate", "top_p", top_p, most=1)
         rng = seed if isinstance(seed, np.random.Generator) else np.random.default_rng(
             checks.seed("generate", seed))
-        is_end = end_test(stop, self.config)
-        N, T = self.trunk.config.n_positions, ids.shape[-1]
+        is_end, T = end_test(stop, self.config), ids.shape[-1]
         text = np.empty((math.prod(ids.shape[:-1]), T + n_tokens), np.int64)
         text[:, :T] = ids
-        start, past, ended = max(0, T - N), None, np.zeros(len(text), bool)
+        end, ended = T, np.zeros(len(text), bool)
         with self.all_frozen():
-            for t in range(T, T + n_tokens):              # the trunk reads text[:, start:t]
-                if t - start > N:
-                    start, past = t - max(1, N // 2), None
-                if past is None:
-                    past = [layers.KVCache(min(N, T + n_tokens - start)) for _ in self.trunk.h]
-                x, _ = self.wte.forward(text[:, start + past[0].n:t])
-                y, _ = self.trunk.forward(x, need_dx=False, past=past, last=1)
-                logits, _ = self.lm_head.forward(y[:, -1])                      # (B, V)
-                text[:, t] = sample(logits, temperature, top_k, rng, top_p)
-                ended |= [is_end(row[T:t + 1]) for row in text]
+            for end in self.write(text, T, lambda logits: sample(
+                    logits, temperature, top_k, rng, top_p)):
+                ended |= [is_end(row[T:end]) for row in text]
                 if ended.all():
-                    text = text[:, :t + 1]
                     break
-        return text.reshape(*ids.shape[:-1], -1)
+        return text[:, :end].reshape(*ids.shape[:-1], -1)
+
+    def write(self, text, t, draw):
+        """Write ``text[:, t:]``, a token for each text (B, room) after the other: yield after each
+        how many tokens there are now.  ``draw`` returns the next tokens (B,) for logits (B, V)."""
+        N, room = self.trunk.config.n_positions, text.shape[1]
+        start, past = max(0, t - N), None                 # the trunk reads text[:, start:t]
+        while t < room:
+            if t - start > N:                             # go on with the newer half
+                start, past = t - max(1, N // 2), None
+            past = past or [layers.KVCache(min(N, room - start)) for _ in self.trunk.h]
+            new = text[:, start + past[0].n:t]            # past has keys and values of the others
+            x, _ = self.wte.forward(new)
+            y, _ = self.trunk.forward(x, need_dx=False, past=past, last=1)
+            logits, _ = self.lm_head.forward(y[:, -1])    # (B, V)
+            text[:, t] = draw(logits)
+            t += 1
+            yield t
 
     @single_threaded_blas
     def perplexity(self, ids, stride=None, progress=False):

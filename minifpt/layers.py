@@ -5,6 +5,8 @@ and adds into the ``.grad`` of its trainable parameters; for a frozen parameter 
 computed.  The cache of a layer is a dictionary of its layers' and operations' caches, by name.  A
 layer with a single operation has that operation's cache.
 
+To read how a GPT-2 computes, begin at ``Linear``; ``Layer`` keeps the names of parameters.
+
 Layers and blocks run whole, forward and backward.  The trunk decides which blocks run back: none
 does below the lowest one that learns (see ``gpt2.Trunk``).
 """
@@ -48,7 +50,8 @@ class Parameter:
     def add_grad(self, grad):
         """Add the gradient of one backward pass; the array must not change later.  ``None``
         adds nothing, and a frozen parameter takes no gradient."""
-        if grad is None or not self.trainable or id(self) in _FROZEN.get():    # not learns(self)
+        # ``learns(self)`` is written out: it would be a call for each parameter.
+        if grad is None or not self.trainable or id(self) in _FROZEN.get():
             return
         if getattr(grad, "shape", None) != self.data.shape or grad.dtype != self.data.dtype:
             checks.gradient("add_grad", grad, self.data.shape)
@@ -258,10 +261,9 @@ class Linear(Layer):
 
     def forward(self, x, need_dx=True):
         """x (..., n_in) -> y (..., n_out); ``need_dx`` says whether backward computes dx."""
-        w, b = self.weight, self.bias
-        zeros = np.zeros(w.data.shape[1], w.data.dtype) if b is None else None
-        need = need_dx, w.trainable, b is not None and b.trainable
-        return ops().linear(x, w.data, zeros if b is None else b.data, need)
+        w, need_db = self.weight, self.bias is not None and self.bias.trainable
+        b = np.zeros(w.data.shape[1], w.data.dtype) if self.bias is None else self.bias.data
+        return ops().linear(x, w.data, b, (need_dx, w.trainable, need_db))
 
     def backward(self, dy, cache):
         """dy (..., n_out) -> dx (..., n_in)."""
@@ -524,8 +526,9 @@ class Block(Layer):
         """
         a, ln_1 = self.ln_1.forward(x)
         a, attn = self.attn.forward(a, train, rng, **reads)
-        # Where attention gave only the last tokens, only these of x go on.
-        x, last = ops().last_tokens(x, a.shape[1]) if a.shape != x.shape else (x, None)
+        n, last = a.shape[1], None
+        if n < x.shape[1]:                                # attention gave only the last tokens
+            x, last = ops().last_tokens(x, n)
         x = x + a                                         # x + attn(ln_1(x))
         m, ln_2 = self.ln_2.forward(x)
         m, mlp = self.mlp.forward(m, train, rng)
@@ -555,14 +558,16 @@ def setting(config, name):
     return getattr(config, name, OPTIONAL[name])
 
 
-def check_tokens(where, config, x, past=None):
+def check_tokens(where, config, x, past=None, last=None):
     """Check the tokens of a trunk's forward pass, and return how many stand before them in
     ``past``, 0 for ``None``.
 
-    Raises ``ValueError`` unless x is (B, T, C), each block has its own :class:`KVCache`, and all
-    tokens have a position."""
+    Raises ``ValueError`` unless x is (B, T, C), each block has its own :class:`KVCache`, all
+    tokens have a position, and ``last`` is ``None`` or from 1 to T."""
     if checks.array(where, "x", x).ndim != 3 or x.shape[2] != config.n_embd:
         raise ValueError(f"{where}: x has shape {x.shape}, expected (B, T, {config.n_embd})")
+    if last is not None and (type(last) is not int or not 1 <= last <= x.shape[1]):
+        checks.whole("forward", "last", last, most=x.shape[1])     # a call only where it is refused
     all_kv = past if isinstance(past, (tuple, list)) else ()
     n = getattr(all_kv[0], "n", 0) if all_kv else 0
     if past is not None and not (

@@ -15,9 +15,10 @@ class Adam:
     With decoupled weight decay (AdamW; Loshchilov, Hutter 2017, arXiv 1711.05101) a step also
     subtracts ``lr * weight_decay * x``.
 
-    ``parameters`` is a list of ``Parameter``; those without a gradient are skipped.  t counts the
-    steps of all: after a change of the mask make a new Adam.  Weight decay applies to matrices
-    only, not to scales and biases.  Raises ``ValueError`` for settings out of range.
+    ``parameters`` is a list of ``Parameter``; those without a gradient are skipped.  All share t,
+    so one that is unfrozen later would be corrected wrongly: make a new Adam then.  Weight decay
+    applies to matrices only, not to scales and biases.  Raises ``ValueError`` for settings out of
+    range.
     """
 
     def __init__(self, parameters, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
@@ -46,7 +47,8 @@ class Adam:
                 gradient("Adam", p.grad, p.data.shape)
             states.append((p.data, p.grad, self.m[i], self.v[i]))
         self.t += 1                                       # not of a step that was refused
-        fast.adam(states, self.t, self.lr, self.betas, self.eps, 1 - self.lr * self.weight_decay)
+        fast.adam(states, self.t, self.lr, self.betas, self.eps,
+                  shrink=1 - self.lr * self.weight_decay)
 
 
 def _distinct(where, parameters):

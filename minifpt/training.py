@@ -172,7 +172,8 @@ def fit(run, observers=()):
     while not run.is_done():
         run.optimizer.lr = run.lr * settings.factor(run.step)
         x, y = run.batch = draw(run.task, run.rng, settings.batch_size, "train")
-        run.count(*step(run.model, run.task, run.optimizer, x, y, settings.clip, run.rng))
+        loss, accuracy = step(run.model, run.task, run.optimizer, x, y, settings.clip, run.rng)
+        run.count(loss, accuracy)
         for observe in observers:
             observe(run)
 
@@ -183,15 +184,15 @@ def step(model, task, optimizer, x, y, clip, rng):
         p.grad = None
     logits, cache = parallel.forward_in_parts(model, x, train=True, rng=rng)
     loss, dlogits = task.loss(logits, y)
-    if math.isfinite(loss):
-        parallel.backward_in_parts(model, dlogits, cache)
-        if math.isfinite(clip_grad_norm(optimizer.parameters, clip)):
-            accuracy = task.accuracy(logits, y)
-            check_accuracy(task, accuracy)
-            optimizer.step()
-            return loss, accuracy
-    quantity = "gradient" if math.isfinite(loss) else "loss"
-    raise _diverged(f"step {optimizer.t + 1}", quantity, model, x)
+    if not math.isfinite(loss):
+        raise _diverged(f"step {optimizer.t + 1}", "loss", model, x)
+    parallel.backward_in_parts(model, dlogits, cache)
+    if not math.isfinite(clip_grad_norm(optimizer.parameters, clip)):
+        raise _diverged(f"step {optimizer.t + 1}", "gradient", model, x)
+    accuracy = task.accuracy(logits, y)
+    check_accuracy(task, accuracy)
+    optimizer.step()
+    return loss, accuracy
 
 
 def train(model: Layer, task: Task | str, steps: int | None = None, batch_size: int | None = None,
@@ -264,17 +265,7 @@ def train(model: Layer, task: Task | str, steps: int | None = None, batch_size: 
         target_accuracy=target_accuracy)
     checkpoint_every = whole("train", "checkpoint_every", checkpoint_every)
     resume, progress = flag("train", "resume", resume), flag("train", "progress", progress)
-    if out is None and resume:
-        raise ValueError("train: resume needs out, the folder of the run")
-    for name, value, fits, expected in (
-            ("out", out, isinstance(out, (str, os.PathLike)) and str(out),
-             "a path, or None to write nothing"),
-            ("stop", stop, callable(getattr(stop, "is_set", None)),
-             "an object with is_set(), such as a threading.Event"),
-            ("callback", callback, callable(callback), "a function of a run"),
-            ("config", config, isinstance(config, dict), "a dictionary, or None")):
-        if value is not None and not fits:
-            raise ValueError(f"train: {name} is {brief(value)}, expected {expected}")
+    _check_arguments(out, resume, stop, callback, config)
     if not (resume or math.isfinite(loss)):
         raise _diverged("the start", "loss", model, x)
     run, folder = Run(model, task, settings), None if out is None else Path(out)
@@ -288,14 +279,30 @@ def train(model: Layer, task: Task | str, steps: int | None = None, batch_size: 
                          *([Callback(callback)] if callback else []),
                          Checkpoints(folder, checkpoint_every), Bar(bar), stop_if_asked]
             try:
-                for observe in observers if run.is_test_due() else ():
-                    observe(run)                          # the run was stopped in its test
+                if run.is_test_due():                     # the run was stopped in this test
+                    for observe in observers:
+                        observe(run)
                 fit(run, observers)
             except Interrupted:
                 save(run, folder)
                 raise
         draw_curves(run, folder)
     return run.history
+
+
+def _check_arguments(out, resume, stop, callback, config):
+    """Raise ``ValueError`` for arguments of :func:`train` of another kind."""
+    if out is None and resume:
+        raise ValueError("train: resume needs out, the folder of the run")
+    for name, value, fits, expected in (
+            ("out", out, isinstance(out, (str, os.PathLike)) and str(out),
+             "a path, or None to write nothing"),
+            ("stop", stop, callable(getattr(stop, "is_set", None)),
+             "an object with is_set(), such as a threading.Event"),
+            ("callback", callback, callable(callback), "a function of a run"),
+            ("config", config, isinstance(config, dict), "a dictionary, or None")):
+        if value is not None and not fits:
+            raise ValueError(f"train: {name} is {brief(value)}, expected {expected}")
 
 
 @contextmanager

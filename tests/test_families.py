@@ -2,6 +2,7 @@
 Transformers computes from what it saved, and reads of what we save."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +15,11 @@ from minifpt import functional as F
 from minifpt.experiments import runs
 from minifpt.experiments.convert import import_weights as convert
 from minifpt.files.families import read_config
+from minifpt.files.huggingface import read_safetensors
 from minifpt.trunks.encoder import Encoder, EncoderConfig, buckets
 
 SMALL = dict(n_layer=2, n_head=2, n_embd=8, n_positions=12, dropout=0.0, initializer_range=0.4)
+GOLDEN = Path(__file__).parent / "golden" / "families"
 CONFIGS = {"bert": {}, "roberta": {"n_inner": 6, "n_head": 1}, "vit": {"n_inner": 20},
            "longformer": {"window": 4}, "t5": {"head_dim": 3, "n_buckets": 8, "max_distance": 6},
            "t5, gated": {"gated": True, "activation_function": "gelu_new", "n_inner": 10}}
@@ -331,6 +334,27 @@ def test_a_masked_language_model_is_pretrained_and_exported(shape, tmp_path, mon
                                   "random:longformer:7:2x2x8", "random:bart:2x2x8"])
 def test_a_name_that_is_no_shape_is_refused(fails, name):
     fails("summary", "--model", name)
+
+
+# ---------------------------------------------------------------------------- golden
+
+
+@pytest.mark.parametrize("folder", sorted(GOLDEN.iterdir()), ids=lambda folder: folder.name)
+def test_a_folder_that_transformers_wrote_has_its_hidden_states_and_is_written_alike(folder,
+                                                                                    tmp_path):
+    """So a layout that is read and written equally wrong shows without Transformers."""
+    expected = np.load(folder / "expected.npz")
+    trunk = minifpt.trunks.get(folder, dtype=np.float64)
+    np.testing.assert_allclose(trunk.forward(expected["x"])[0], expected["hidden"], atol=1e-5)
+    trunk.save(tmp_path / "again")
+    theirs, ours = ({name: tensor.read() for name, tensor in read_safetensors(
+        path / "model.safetensors").items()} for path in (folder, tmp_path / "again"))
+    assert {*ours} <= {*theirs}
+    # Two tables are added into one; global attention is not read.
+    others = "position_embeddings", "token_type_embeddings", "_global"
+    for name, array in ours.items():
+        if not any(part in name for part in others):
+            np.testing.assert_array_equal(array, theirs[name], name)
 
 
 # ---------------------------------------------------------------------------- oracle

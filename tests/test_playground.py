@@ -174,7 +174,8 @@ def test_what_an_address_asks_for_is_used_or_named(text, value):
         location.hash = "#{text}";
         const values = read_address(), key = {json.dumps(text.partition("=")[0])};
         console.log(JSON.stringify([values[key], box.textContent]));"""
-    run = subprocess.run([node, "-e", script], capture_output=True, text=True, check=True)
+    run = subprocess.run([node, "-e", script], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
     used, said = json.loads(run.stdout)
     if value is None and text != "look=null":
         assert said.startswith("This page cannot use “" + text.replace("%20", " ")[:30])

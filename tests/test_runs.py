@@ -17,6 +17,7 @@ from minifpt import cli, tasks
 from minifpt.experiments import runs as run_folders
 from minifpt.files import runs
 
+GOLDEN = Path(__file__).parent / "golden"
 TINY = dict(n_layer=1, n_head=2, n_embd=8, n_positions=12, vocab_size=16)
 QUICK = dict(steps=2, batch_size=2, eval_every=2, test_examples=2, progress=False)
 
@@ -158,6 +159,18 @@ def test_a_run_s_files_stay_when_memory_ends(run, monkeypatch):
     with pytest.raises(MemoryError):
         resume(run, steps=3)
     assert sorted(p.name for p in run.iterdir()) == names
+
+
+def test_a_run_of_an_earlier_state_is_loaded_and_goes_on(tmp_path, capsys):
+    """A new setting has a default for runs that lack it."""
+    run = shutil.copytree(GOLDEN / "run", tmp_path / "run")
+    with np.load(run / "expected.npz") as expected:
+        np.testing.assert_allclose(minifpt.load(run).predict(expected["x"]), expected["logits"],
+                                   rtol=1e-4, atol=1e-6)
+    line = "train bit-xor --n 3 --model random:1x1x4 --resume --steps 6 --batch-size 2"
+    assert cli.main([*line.split(), "--eval-every", "2", "--test-examples", "8", "--out", run]) == 0
+    before, after = (minifpt.History.load(path / "metrics.csv") for path in (GOLDEN / "run", run))
+    assert [*after[:len(before)]] == [*before] and after[-1]["step"] == 6
 
 
 # ------------------------------------------------------------------- a task of the user's own

@@ -10,7 +10,7 @@ import warnings
 
 from .. import __version__, plugins
 from ..spelling import suggestion
-from .formatting import Parser, labelled, quoted
+from .formatting import Parser, quoted
 
 # {heading in --help: {command: (its module, its help)}}
 GROUPS = {
@@ -21,26 +21,21 @@ GROUPS = {
     "Look inside": {
         "summary": ("viewing", "Show a model's parameter groups and which are trained."),
         "steps": ("viewing", "Show one training step, forward and backward, as an HTML file."),
-        "report": ("viewing", "Write an HTML page on a run: result, curves, answers, and what "
-                              "moved."),
-        "attention": ("viewing", "Draw attention maps of trained runs, with the share that lies "
-                                 "where the task needs it."),
+        "report": ("viewing", "Write a page on a run: result, curves, answers, what moved."),
+        "attention": ("viewing", "Draw attention maps of runs, and how much lies where it should."),
         "gradcheck": ("viewing", "Check every hand-written gradient against a numerical one.")},
     "Compare": {
-        "compare": ("grids", "Train several models on several tasks; write table.md, runs.csv and "
-                             "curves.png."),
+        "compare": ("grids", "Train several models on several tasks, and tabulate them."),
         "reproduce": ("grids", "Reproduce a table of the paper: NAME.md, NAME.csv, NAME.png.")},
     "Weights": {
         "pretrain": ("weights", "Pretrain a trunk on text, bits or images."),
-        "convert": ("weights", "Convert weights of Hugging Face's Transformers or hub, or a "
-                               "run's to their format."),
+        "convert": ("weights", "Convert weights from Transformers or the hub, or to their format."),
         "generate": ("weights", "Continue a text."),
         "perplexity": ("weights", "Measure how well a language model predicts a text.")},
     "Lessons": {
         "lessons": ("lessons", "Copy the lessons into a folder and open the first."),
         "new": ("lessons", "Write a functional.py of your own, with the bodies left to you."),
-        "check": ("lessons", "Check the functions of your own file or of notebooks, and name the "
-                             "next one.")}}
+        "check": ("lessons", "Check your own file or notebooks, and name the next function.")}}
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 
@@ -107,7 +102,7 @@ def resuming(args, argv):
 def parser(argv=()):
     """Return the argument parser.  Only the command that ``argv`` names gets its options, and its
     help shows the options of the tasks that ``argv`` names."""
-    groups = [f"{heading}:\n" + "\n".join(labelled(f"  {name}", text, 14)
+    groups = [f"{heading}:\n" + "\n".join(f"  {name:12}{text}"
                                           for name, (_, text) in commands.items())
               for heading, commands in GROUPS.items()]
     top = Parser(prog="minifpt", usage="minifpt COMMAND ...", description="\n\n".join(groups),

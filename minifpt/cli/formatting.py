@@ -2,24 +2,18 @@
 
 import argparse
 import shlex
-import shutil
 import sys
 import textwrap
 
 from ..spelling import suggestion
 
 
-def wrap(text, width):
-    """Return the lines of a text, broken between words only; an empty text is one line."""
-    return textwrap.wrap(text, max(1, width), break_long_words=False,
-                         break_on_hyphens=False) or [""]
-
-
 class HelpFormatter(argparse.HelpFormatter):
     """A formatter that breaks lines between words only, and leaves indented text as it is."""
 
     def _split_lines(self, text, width):
-        return wrap(" ".join(text.split()), width)
+        return textwrap.wrap(" ".join(text.split()), width, break_long_words=False,
+                             break_on_hyphens=False)
 
     def _fill_text(self, text, width, indent):
         return text if "\n" in text else "\n".join(self._split_lines(text, width))
@@ -50,21 +44,6 @@ def quoted(word):
         raw = word.encode("utf-8", "surrogateescape")
         return "$'" + "".join(chr(b) if 31 < b < 127 and b not in b"'\\" else f"\\x{b:02x}"
                               for b in raw) + "'"
-
-
-def columns():
-    """Return the width of the terminal; without one, a width that breaks no line."""
-    return shutil.get_terminal_size((10_000, 24)).columns
-
-
-def labelled(label, text, indent):
-    """Return a label with a text beside it, whose lines are indented."""
-    lines = wrap(text, max(columns() - 1 - indent, 20))
-    if len(label) < indent:
-        lines[0] = f"{label:{indent}}{lines[0]}".rstrip()
-    else:
-        lines = [label, *lines]
-    return f"\n{' ' * indent}".join(lines)
 
 
 def print_rows(rows):

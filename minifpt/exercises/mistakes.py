@@ -231,13 +231,12 @@ MISTAKES = {
         "the mean is over all targets, not over one sequence": "dy / _ -> dy / len(cache.targets)",
         "softmax minus one-hot, not the other way round": "dy / _ -> -dy / _",
         "the factor dy is missing": "dlogits *= dy / _ -> dlogits /= _",
-        "softmax minus one-hot: the one-hot is missing": "_ - 1.0 -> _",
+        "softmax minus one-hot: the one-hot is missing": "dlogits -= one_hot -> pass",
         "softmax minus one-hot: 1 is subtracted at the target, and the rest of p stays there":
-            "_ - 1.0 -> 1.0",
+            "dlogits -= one_hot -> dlogits[one_hot] = 1.0",
         "the exponentials of a row are to be divided by their sum": [
             f"log_sum_exp_backward(dlse, cache.log_sum_exp) -> {e}" for e in (
                 "cache.log_sum_exp.e.copy()", "cache.log_sum_exp.e / cache.log_sum_exp.e.sum()")],
         "that is the gradient of the probabilities; the scores stand before the softmax":
-            "np.put_along_axis(_, _1, _2, axis=-1) -> dlogits[...] = 0.0; "
-            "np.put_along_axis(dlogits, index, -1.0 / chosen, axis=-1)"},
+            "dlogits -= one_hot -> dlogits = np.where(one_hot, -1.0 / dlogits, 0.0)"},
 }

@@ -325,6 +325,7 @@ def grid_of(table, out, seeds, **options):
 def check_outputs(out, force, *names):
     """Raise ``ValueError`` for a file of these names in a folder without runs, which is not a
     grid's, unless ``force`` replaces it."""
-    is_grid = any(out.glob("*/**/config.json"))
+    # OUT/TASK/MODEL/SEED, or with a rate before the seed.
+    is_grid = any(chain(out.glob("*/*/*/config.json"), out.glob("*/*/*/*/config.json")))
     for name in names:
         outputs.check(out / name, force or is_grid)
