@@ -334,7 +334,7 @@ def test_gradcheck_lists_every_operation_and_model_and_finds_a_wrong_gradient(ca
     relu_backward = functional.relu_backward
     monkeypatch.setattr(functional, "relu_backward", lambda dy, cache: (
         1.001 * relu_backward(dy, cache)))
-    monkeypatch.setattr(viewing.tracing, "OPERATIONS", ["relu", "residual"])
+    monkeypatch.setattr(viewing.tracing, "OPERATIONS", ["relu", "silu"])
     assert status_of("gradcheck") == 1
     failed = [line.split()[0] for line in capsys.readouterr().out.splitlines()
               if line.endswith("FAILED")]

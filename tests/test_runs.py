@@ -261,7 +261,8 @@ def trunk(seed):
 
 @pytest.mark.parametrize("old, new, status, message", [
     ("return x, y", "return x, 1 - y", 2, "the run was made with other data"),
-    ('"gelu_new"', '"relu"', 0, "own was begun with another text of own.py"),
+    ('"gelu_new"', '"relu"', 2, "the run was made with other layers or settings"),
+    ("Which bits", "The bits that", 0, "own was begun with another text of own.py"),
     ("return x, y", "return x y", 2, "SyntaxError")])
 def test_a_run_of_changed_code_says_so(tmp_path, monkeypatch, capsys, old, new, status, message):
     assert old in OWN
