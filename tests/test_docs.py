@@ -82,9 +82,9 @@ def test_the_commands_parse(path, tmp_path, monkeypatch):
         for task in getattr(args, "tasks", []):
             tasks.task_class(task)
         if args.run.__name__ in ("train", "compare", "summary"):
-            for model in getattr(args, "models", None) or [args.model]:
+            for model in getattr(args, "models", None) or [getattr(args, "model", "random")]:
                 assert trunks.TrunkSpec.parse(model).kind != "own" or trunks.get(model)
-        masks = getattr(args, "freeze", "fpt")
+        masks = getattr(args, "freeze", None) or "fpt"
         for mask in masks if isinstance(masks, list) else [masks]:
             FreezeMask.parse(mask)
 

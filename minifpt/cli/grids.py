@@ -27,20 +27,19 @@ def executor_of(address):
 
 @takes(
     shared.TASKS,
-    option("--models", nargs="+", type=shared.model, default=[shared.DEFAULT_MODEL, "random"],
-           metavar="MODEL",
-           help=f"trunks to compare, see below (default: {shared.DEFAULT_MODEL} random)"),
-    option("--freeze", nargs="+", default=["fpt"], metavar="MASK", help=(
+    option("--models", nargs="+", type=shared.model, metavar="MODEL",
+           help=f"trunks to compare (default: {shared.DEFAULT_MODEL} random)"),
+    option("--freeze", nargs="+", metavar="MASK", help=(
         "masks of frozen parts, each with every trunk, as 'train' takes them (default: fpt)")),
-    option("--adapt", nargs="+", default=["none"], metavar="ADAPTER", help=(
+    option("--adapt", nargs="+", metavar="ADAPTER", help=(
         "adapters, each with every trunk: lora:rank=4, bitfit or none (default: none)")),
-    option("--start", nargs="+", choices=["drawn", *STARTS], default=["drawn"], metavar="START",
+    option("--start", nargs="+", choices=["drawn", *STARTS], metavar="START",
            help="starts of the input layer, each with every trunk: drawn, aligned, opposed "
                 "(default: drawn)"),
     option("--seeds", type=int, default=5, help="number of seeds (default: 5)"),
     option("--first-seed", type=int, default=0, metavar="SEED",
            help="lowest seed (default: 0)"),
-    option("--rates", type=float, nargs="+", default=(), metavar="LR", help=(
+    option("--rates", type=float, nargs="+", metavar="LR", help=(
         "learning rates of a sweep for each trunk (default: none)")),
     option("--all-rates", action="store_true",
            help="run each of --rates with each seed (default: each trunk chooses one)"),
@@ -65,12 +64,13 @@ def compare(args):
                   "examples")
     arms = [Arm(model, mask, adapt=None if adapter == "none" else adapter,
                 start=None if start == "drawn" else start)
-            for model in args.models for mask in args.freeze for adapter in args.adapt
-            for start in args.start]
+            for model in args.models or [shared.DEFAULT_MODEL, "random"]
+            for mask in args.freeze or ["fpt"] for adapter in args.adapt or ["none"]
+            for start in args.start or ["drawn"]]
     text = experiments.compare(
         args.out, shared.task_names(args), arms,
         range(args.first_seed, args.first_seed + args.seeds),
-        rates=args.rates, all_rates=args.all_rates, choices=args.choices, jobs=args.jobs,
+        rates=args.rates or (), all_rates=args.all_rates, choices=args.choices, jobs=args.jobs,
         executor=executor_of(args.dask), force=args.force,
         task_options=shared.task_options_of(args), options=shared.given_options(args, *SETTINGS))
     print(text)

@@ -50,15 +50,6 @@ def takes(*options, **texts):
     return decorate
 
 
-class Extend(argparse.Action):
-    """An option with a list; given twice, it has the values of both."""
-
-    def __call__(self, parser, namespace, values, option_string=None):
-        values_before = getattr(namespace, self.dest)
-        is_first = values_before is self.default
-        setattr(namespace, self.dest, values if is_first else [*values_before, *values])
-
-
 def model(text):
     """Return the name of a trunk from the command line; refuse a random one that this machine's
     memory does not hold."""
@@ -148,7 +139,7 @@ def add_options(sub, run, argv):
         target = sub.add_mutually_exclusive_group() if isinstance(entry, list) else sub
         for flags, settings in options:
             if settings.get("nargs") == "+" and flags[0].startswith("-"):
-                settings = settings | {"action": Extend}
+                settings = settings | {"action": "extend"}     # given twice: both
             target.add_argument(*flags, **settings)
     if run.options and run.options[0] is TASKS:
         add_task_options(sub, argv)
