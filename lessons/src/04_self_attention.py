@@ -181,9 +181,7 @@ picture(fig)
 #
 # Here is the library's attention, all heads at once: `q`, `k` and `v` are `(B, H, T, D)`.
 # `causal_mask` is a matrix of 0 and $-\infty$. `p` is for **dropout**, which sets some shares to 0
-# at random in training; here it is 0. (`G` is for a model whose heads share keys and values, as
-# in lesson 21. A model that writes text has more keys than queries: those of the earlier tokens,
-# too.)
+# at random in training; here it is 0. (`G` is for heads that share keys: lesson 21.)
 
 # %%
 show(F.attention, lines=("keys, values = k", "return"))

@@ -96,9 +96,7 @@ print(f"nats a byte, by our lines: {nats(gpt2(x)):.4f}, by the library: {whole:.
 with minifpt.trace(lm) as t:
     lm.logits(x)
 NAMES = [f"h.{i}.{part}" for i in range(trunk.config.n_layer) for part in ("attn", "mlp")]
-stages = [t.outputs["trunk.wpe"]]                         # then the sum with each part
-for name in NAMES:
-    stages.append(stages[-1] + t.outputs[f"trunk.{name}"])
+stages = np.cumsum([t.outputs["trunk.wpe"], *(t.outputs[f"trunk.{n}"] for n in NAMES)], axis=0)
 
 
 def sign(byte):
@@ -190,8 +188,8 @@ class Forgetful(Block):
 def wrong_gradients(kind):
     """The names of the wrong gradients of a small block, not at its starting values"""
     rng = np.random.default_rng(0)
-    norms = [LayerNorm(8, dtype=np.float64) for _ in range(2)]
-    block = kind(norms[0], Attention(8, 2, dtype=np.float64), norms[1], MLP(8, dtype=np.float64))
+    f64 = {"dtype": np.float64}
+    block = kind(LayerNorm(8, **f64), Attention(8, 2, **f64), LayerNorm(8, **f64), MLP(8, **f64))
     for p in block.parameters():
         p.data += 0.5 * rng.standard_normal(p.data.shape)
     errors = minifpt.gradcheck(block, rng.standard_normal((2, 5, 8))).errors

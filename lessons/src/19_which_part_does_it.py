@@ -21,7 +21,7 @@ import numpy as np
 
 import minifpt
 from minifpt.exercises import check
-from minifpt.exercises.lesson import figure, matrix, picture, reveal
+from minifpt.exercises.lesson import figure, matrix, picture, reveal, show
 from minifpt.tasks.base import Classification
 
 # %% [markdown]
@@ -138,7 +138,11 @@ for seed, model in enumerate(models):
 # %% [markdown]
 # `minifpt.trace(model, change={name: function})` runs the model with the output of one layer or
 # operation replaced by the function's result. We want `trunk.h.0.attn.attention`: its output $Y$
-# `(B, H, T, D)` holds the heads of block 0.
+# `(B, H, T, D)` holds the heads of block 0. Behind it they are put side by side.
+
+# %%
+show(minifpt.functional.merge_heads)
+
 
 # %%
 def run(model, inputs, change=None):
