@@ -75,13 +75,13 @@ class Arm(NamedTuple):
 OTHER = {PRETRAINED: CONTROL, CONTROL: PRETRAINED}
 COLUMNS = (*Arm._fields, "lr", "seed", "reached", "last_step", "accuracy", "directions", "norm",
            "largest", "mean_trace", "seconds", "curve")
-TAUS = "own", "flat", "tau 2", "tau 4", "tau 8", "tau 16", "tau 1"
+TAUS = "own", "tau 2", "tau 4", "tau 1", "tau 8", "flat", "tau 16"
 ONE_BLOCK = "random:1x4x128@1.41"
 STUDIES = {
-    "dose": [*(Arm(ONE_BLOCK, 20, spectrum) for spectrum in TAUS),
+    "dose": [*(Arm(ONE_BLOCK, patch, spectrum) for patch in (20, 10) for spectrum in TAUS),
              *(Arm(ONE_BLOCK, 20, spectrum, "largest") for spectrum in TAUS[1:]),
              *(Arm(f"random:{blocks}x4x128@1.41", patch, spectrum) for blocks, patch in (
-                 (1, 10), (1, 40), (2, 20), (1, 5), (6, 20)) for spectrum in TAUS)],
+                 (1, 40), (2, 20), (1, 5), (6, 20)) for spectrum in TAUS)],
     # First directions and spectra crossed at the pretrained norm.
     "transplants": [Arm(trunk, 20, spectrum, size) for trunk, spectrum, size in (
         (PRETRAINED, "own", "norm"), (CONTROL, "own", "norm"), (PRETRAINED, "flat", "norm"),
@@ -402,7 +402,7 @@ def table(study, folder=RESULTS):
     head = {"dose": ["blocks", "bits", "spectrum", "same"],
             "transplants": ["directions", "spectrum", "norm"],
             "trace": ["trunk", "spectrum", "trace"]}[study]
-    lines = [[*head, "PR", "80 %", "95 %", "80 to 95 %", "99 %", "rate"]]
+    lines = [[*head, "r", "80 %", "95 %", "80 to 95 %", "99 %", "rate"]]
     for arm, outcome in results.items():
         blocks = arm.trunk.partition(":")[2].partition("x")[0]
         first = {"dose": [blocks, str(arm.patch), name_of(arm), arm.size],

@@ -122,9 +122,8 @@ def without_the_sign(dy, cache):
     return F.rotate(dy, cache.cos, cache.sin)
 
 
-x = np.random.default_rng(0).standard_normal((2, 5, C))
-reports = [minifpt.gradcheck(F.rope, without_the_sign, (tokens,), n_head=H)
-           for tokens in (x, x[:, :1])]
+x = np.random.default_rng(0).standard_normal((2, H, 5, D))
+reports = [minifpt.gradcheck(F.rope, without_the_sign, (tokens,)) for tokens in (x, x[:, :, :1])]
 reveal(guess, sum(not report for report in reports))
 for name, report in zip(("five tokens", "one token"), reports, strict=True):
     print(f"{name}: {str(report).splitlines()[-1]}")
