@@ -136,6 +136,7 @@ def adapted(kind, trunk="random:2x2x8"):
     (lambda: adapted("bitfit", "random:llama:1x2x8"), "has none"),
     (lambda: adapters.adapt({}, "lora"), "adapt: the model is"),
     (lambda: adapters.merge({}), "merge: the model is"),
+    (lambda: adapters.adapt(minifpt.FPT.for_task("bit-xor", "random:1x1x8"), "lora", -1), "seed"),
     (lambda: adapted(LORA).trunk.save("x.npz"), "save: the model has adapters"),
     (lambda: adapted(LORA).save("folder"), "save: the model has adapters")])
 def test_what_is_refused_in_one_line(tmp_path, monkeypatch, call, says):

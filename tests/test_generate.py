@@ -128,7 +128,7 @@ def test_generating_ends_behind_a_token_or_some_in_a_row(model, stop, is_end):
         (([1], True), "n_tokens must"), (([1], 3, -0.1), "temperature is -0.1"),
         (([1], 3, math.nan), "temperature is nan"), (([1], 3, math.inf), "temperature is inf"),
         (([1], 3, 1.0, 0), "top_k must be"), (([1], 3, 1.0, None, 0, 0.0), "top_p is 0.0"),
-        (([1], 3, 1.0, None, 0, 1.5), "top_p is 1.5"),
+        (([1], 3, 1.0, None, 0, 1.5), "top_p is 1.5"), (([1], 3, 1.0, None, -1), "seed must be"),
         *((([1], 3, 1.0, None, 0, None, stop), f"^generate: stop is .*: token ids .*{message}")
           for stop, message in (("x", "expected integers"), (11, "run from 11"),
                                 ([], "at least one"))))],

@@ -222,6 +222,14 @@ def test_dropout_repeats_for_a_seed_and_is_off_in_a_test(build, name):
             model.forward(x, train=True)
 
 
+@pytest.mark.parametrize("name", ["random:1x2x8", "lstm:1x8", "random:llama:1x2x8",
+                                  "random:bert:1x2x8"])
+def test_a_trunk_refuses_a_wrong_seed_and_dtype(name):
+    for options, message in (({"seed": -1}, "seed must be"), ({"dtype": "float16"}, "dtype is ")):
+        with refused(message):
+            minifpt.trunks.get(name, **options)
+
+
 @trunks
 @pytest.mark.parametrize("shape, message", [
     ((2, 3), r"x has shape \(2, 3\), expected \(B, T, "), ((2, 3, 99), r"expected \(B, T, "),

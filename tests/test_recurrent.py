@@ -139,6 +139,8 @@ def test_a_seed_means_what_it_meant():
     ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon is 0.0"),
     ({"initializer_range": math.inf}, "initializer_range is inf")])
 def test_wrong_configs_are_refused(wrong, message):
+    with pytest.raises(ValueError, match="expected an instance of LSTMConfig"):
+        LSTM({"n_embd": 8})
     with pytest.raises(ValueError, match=f"^LSTMConfig: {message}[^\n]*$"):
         replace(SMALL, **wrong)
 
