@@ -255,28 +255,29 @@ def layer_norm(x, w, b, eps=1e-5):
     """
     rows = x.reshape(-1, len(w))
     y, xhat, rstd = np.empty_like(rows), np.empty_like(rows), np.empty((len(rows), 1), x.dtype)
-
-    def part(piece):
-        xs, h = rows[piece], xhat[piece]
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean = xs.sum(axis=-1, keepdims=True) / len(w)          # x.mean takes longer
-            np.subtract(xs, mean, out=h)
-            r = 1.0 / np.sqrt(np.vecdot(h, h)[:, None] / len(w) + eps)
-            h *= r
-            mean *= r                                     # in deviations
-            if not (r.min() > 0.0 and np.abs(mean).max() < MAX_RATIO):
-                extreme = ~((r > 0.0) & (np.abs(mean) < MAX_RATIO))[:, 0]
-                _, accurate = in_float64(bare(F.layer_norm), xs[extreme], w, b, eps)
-                h[extreme], r[extreme], _ = accurate
-        rstd[piece] = r
-        np.multiply(h, w, out=y[piece])
-        y[piece] += b
     if rows.size <= MAX_PIECE:
-        part(slice(None))
+        _normalise(rows, w, b, eps, y, xhat, rstd)
     else:
-        share(part, _even(*rows.shape, MAX_PIECE))
+        share(lambda i: _normalise(rows[i], w, b, eps, y[i], xhat[i], rstd[i]),
+              _even(*rows.shape, MAX_PIECE))
     cache = F.LayerNormCache(xhat.reshape(x.shape), rstd.reshape(*x.shape[:-1], 1), w)
     return y.reshape(x.shape), cache
+
+
+def _normalise(x, w, b, eps, y, xhat, rstd):
+    """Write layer norm's result and cache for some rows into y, xhat and rstd."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = x.sum(axis=-1, keepdims=True) / len(w)     # x.mean takes longer
+        np.subtract(x, mean, out=xhat)
+        np.divide(1.0, np.sqrt(np.vecdot(xhat, xhat)[:, None] / len(w) + eps), out=rstd)
+        xhat *= rstd
+        mean *= rstd                                      # in deviations
+        if not (rstd.min() > 0.0 and np.abs(mean).max() < MAX_RATIO):
+            extreme = ~((rstd > 0.0) & (np.abs(mean) < MAX_RATIO))[:, 0]
+            _, accurate = in_float64(bare(F.layer_norm), x[extreme], w, b, eps)
+            xhat[extreme], rstd[extreme], _ = accurate
+    np.multiply(xhat, w, out=y)
+    y += b
 
 
 def layer_norm_backward(dy, cache):
@@ -284,26 +285,28 @@ def layer_norm_backward(dy, cache):
     xhat, rstd, w = cache
     if dy.shape != xhat.shape:                            # a call only where it is refused
         same_shape(dy, xhat.shape)
-    dys, xhats, rstds = dy.reshape(-1, len(w)), xhat.reshape(-1, len(w)), rstd.reshape(-1, 1)
-    pieces = [slice(None)] if dys.size <= MAX_PIECE else _even(*dys.shape, MAX_PIECE)
-    dx = np.empty_like(dys)
-    dws, dbs = np.empty((2, len(pieces), len(w)), dys.dtype)
+    rows, xhat, rstd = dy.reshape(-1, len(w)), xhat.reshape(-1, len(w)), rstd.reshape(-1, 1)
+    dx = np.empty_like(rows)
+    if rows.size <= MAX_PIECE:
+        return dx.reshape(dy.shape), *_normalise_backward(rows, xhat, rstd, w, dx)
+    pieces, sums = _even(*rows.shape, MAX_PIECE), {}
 
     def part(n):
-        piece = pieces[n]
-        g, h, out = dys[piece] * w, xhats[piece], dx[piece]
-        np.multiply(h, np.vecdot(g, h)[:, None] / -len(w), out=out)
-        out += g
-        out -= g.sum(axis=-1, keepdims=True) / len(w)
-        out *= rstds[piece]
-        np.multiply(dys[piece], h, out=g)
-        np.sum(g, axis=0, out=dws[n])
-        np.sum(dys[piece], axis=0, out=dbs[n])
-    if len(pieces) == 1:
-        part(0)
-    else:
-        share(part, range(len(pieces)))
+        i = pieces[n]
+        sums[n] = _normalise_backward(rows[i], xhat[i], rstd[i], w, dx[i])
+    share(part, range(len(pieces)))
+    dws, dbs = zip(*(sums[n] for n in range(len(pieces))), strict=True)    # in a fixed order
     return dx.reshape(dy.shape), sum(dws), sum(dbs)
+
+
+def _normalise_backward(dy, xhat, rstd, w, dx):
+    """Write layer norm's dx for some rows, and return their parts of dw and db."""
+    g = dy * w
+    np.multiply(xhat, np.vecdot(g, xhat)[:, None] / -len(w), out=dx)
+    dx += g
+    dx -= g.sum(axis=-1, keepdims=True) / len(w)
+    dx *= rstd
+    return np.multiply(dy, xhat, out=g).sum(axis=0), dy.sum(axis=0)
 
 
 GeluCache = namedtuple("GeluCache", "derivative")
