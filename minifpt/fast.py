@@ -253,15 +253,15 @@ def layer_norm(x, w, b, eps=1e-5):
     In float64 it computes the rows whose variance overflows (in float32 the square of 1e20 is
     infinite), and those whose mean is so large that its rounding error matters.
     """
-    rows = x.reshape(-1, len(w))
-    y, xhat, rstd = np.empty_like(rows), np.empty_like(rows), np.empty((len(rows), 1), x.dtype)
-    if rows.size <= MAX_PIECE:
-        _normalise(rows, w, b, eps, y, xhat, rstd)
+    y, xhat = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
+    rstd = np.empty((*x.shape[:-1], 1), x.dtype)
+    if x.size <= MAX_PIECE:
+        _normalise(x, w, b, eps, y, xhat, rstd)
     else:
-        share(lambda i: _normalise(rows[i], w, b, eps, y[i], xhat[i], rstd[i]),
+        rows, ys, hs, rs = (a.reshape(-1, a.shape[-1]) for a in (x, y, xhat, rstd))
+        share(lambda i: _normalise(rows[i], w, b, eps, ys[i], hs[i], rs[i]),
               _even(*rows.shape, MAX_PIECE))
-    cache = F.LayerNormCache(xhat.reshape(x.shape), rstd.reshape(*x.shape[:-1], 1), w)
-    return y.reshape(x.shape), cache
+    return y, F.LayerNormCache(xhat, rstd, w)
 
 
 def _normalise(x, w, b, eps, y, xhat, rstd):
@@ -269,11 +269,11 @@ def _normalise(x, w, b, eps, y, xhat, rstd):
     with np.errstate(over="ignore", invalid="ignore"):
         mean = x.sum(axis=-1, keepdims=True) / len(w)     # x.mean takes longer
         np.subtract(x, mean, out=xhat)
-        np.divide(1.0, np.sqrt(np.vecdot(xhat, xhat)[:, None] / len(w) + eps), out=rstd)
+        np.divide(1.0, np.sqrt(np.vecdot(xhat, xhat)[..., None] / len(w) + eps), out=rstd)
         xhat *= rstd
         mean *= rstd                                      # in deviations
         if not (rstd.min() > 0.0 and np.abs(mean).max() < MAX_RATIO):
-            extreme = ~((rstd > 0.0) & (np.abs(mean) < MAX_RATIO))[:, 0]
+            extreme = ~((rstd > 0.0) & (np.abs(mean) < MAX_RATIO))[..., 0]
             _, accurate = in_float64(bare(F.layer_norm), x[extreme], w, b, eps)
             xhat[extreme], rstd[extreme], _ = accurate
     np.multiply(xhat, w, out=y)
@@ -285,28 +285,29 @@ def layer_norm_backward(dy, cache):
     xhat, rstd, w = cache
     if dy.shape != xhat.shape:                            # a call only where it is refused
         same_shape(dy, xhat.shape)
-    rows, xhat, rstd = dy.reshape(-1, len(w)), xhat.reshape(-1, len(w)), rstd.reshape(-1, 1)
-    dx = np.empty_like(rows)
-    if rows.size <= MAX_PIECE:
-        return dx.reshape(dy.shape), *_normalise_backward(rows, xhat, rstd, w, dx)
+    dx = np.empty(dy.shape, dy.dtype)
+    if dy.size <= MAX_PIECE:
+        return dx, *_normalise_backward(dy, xhat, rstd, w, dx)
+    rows, hs, rs, dxs = (a.reshape(-1, a.shape[-1]) for a in (dy, xhat, rstd, dx))
     pieces, sums = _even(*rows.shape, MAX_PIECE), {}
 
     def part(n):
         i = pieces[n]
-        sums[n] = _normalise_backward(rows[i], xhat[i], rstd[i], w, dx[i])
+        sums[n] = _normalise_backward(rows[i], hs[i], rs[i], w, dxs[i])
     share(part, range(len(pieces)))
     dws, dbs = zip(*(sums[n] for n in range(len(pieces))), strict=True)    # in a fixed order
-    return dx.reshape(dy.shape), sum(dws), sum(dbs)
+    return dx, sum(dws), sum(dbs)
 
 
 def _normalise_backward(dy, xhat, rstd, w, dx):
     """Write layer norm's dx for some rows, and return their parts of dw and db."""
     g = dy * w
-    np.multiply(xhat, np.vecdot(g, xhat)[:, None] / -len(w), out=dx)
+    np.multiply(xhat, np.vecdot(g, xhat)[..., None] / -len(w), out=dx)
     dx += g
     dx -= g.sum(axis=-1, keepdims=True) / len(w)
     dx *= rstd
-    return np.multiply(dy, xhat, out=g).sum(axis=0), dy.sum(axis=0)
+    np.multiply(dy, xhat, out=g)
+    return g.reshape(-1, len(w)).sum(axis=0), dy.reshape(-1, len(w)).sum(axis=0)
 
 
 GeluCache = namedtuple("GeluCache", "derivative")
