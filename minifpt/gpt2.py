@@ -62,28 +62,36 @@ class Trunk(layers.Layer):
         the keys and values of the tokens before these; those of these tokens are appended.  It is
         for inference, with :meth:`all_frozen`.
         """
-        kind, n = type(self).__name__, len(self.h)
+        kind = type(self).__name__
         start = layers.check_tokens(kind, self.config, x, past, last)     # tokens before these
         p = checks.active_dropout(kind, self.config.dropout, train, rng)
-        lowest = self.lowest_block(need_dx)
-        x, cache = x.astype(self.dtype, copy=False), {"lowest": lowest, "h": [None] * n}
-        for name in self.below:                           # only positions know where x stands
+        lowest, reads = self.lowest_block(need_dx), self.reads(past, last)
+        x, cache = self.enter(x, start, p, rng)
+        for i, block in enumerate(self.h):
+            x, block_cache = block.forward(x, train, rng, **reads[i])
+            cache["h"].append(block_cache if i >= lowest else None)
+        for name in self.above:
+            x, cache[name] = getattr(self, name).forward(x)
+        cache |= {"lowest": lowest, "shape": x.shape}     # backward compares the shape of dy
+        learns = lowest < len(self.h) or any(getattr(self, name).learns() for name in self.above)
+        return x, (cache if past is None and learns else None)
+
+    def enter(self, x, start, p, rng):
+        """Run the layers below the blocks, and dropout: x (B, T, C) -> (B, T, C), and caches."""
+        x, cache = x.astype(self.dtype, copy=False), {"h": []}
+        for name in self.below:                           # only positions ask where x stands
             layer = getattr(self, name)
             x, cache[name] = layer.forward(x, start) if name == "wpe" else layer.forward(x)
         if self.below and self.dropout_below:
             x, cache["dropout"] = ops().dropout(x, p, rng)
-        for i, block in enumerate(self.h):
-            reads = {"past": past[i]} if past else {}
-            if last is not None and i == n - 1:
-                reads["last"] = last
-            x, block_cache = block.forward(x, train, rng, **reads)
-            if i >= lowest:                               # the others need not run back
-                cache["h"][i] = block_cache
-        for name in self.above:
-            x, cache[name] = getattr(self, name).forward(x)
-        cache["shape"] = x.shape                          # backward compares that of dy
-        learns = lowest < n or any(getattr(self, name).learns() for name in self.above)
-        return x, (cache if past is None and learns else None)
+        return x, cache
+
+    def reads(self, past, last):
+        """Return for each block the options of its forward pass, a dict."""
+        options = [{"past": kv} for kv in past] if past else [{} for _ in self.h]
+        if last is not None:
+            options[-1]["last"] = last                    # of all blocks only the last one
+        return options
 
     @single_threaded_blas
     def backward(self, dy, cache):
