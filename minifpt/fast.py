@@ -27,10 +27,12 @@ from . import functional as F
 from .guards import RUN, bare, checked_form, same_shape
 from .machine import share
 
-# An operation has three forms: F.linear checks the shapes, bare(F.linear) is the formula alone, and
-# linear here is what layers run.  OPS is the module that layers call: ``ops().linear(...)``.  RUN
-# says what a call of F.linear runs: the checked form, the bare one inside of fast, or a recorder in
-# a trace.
+# The switch, which says what form of an operation runs:
+#
+#                    ops().linear in a layer    a call of functional.linear (guards.RUN)
+#   as a rule        linear, below              the formula and the checks of shapes
+#   inside of fast   not asked                  the formula alone
+#   in a trace       functional.linear          a recorder of the checked formula
 OPS = ContextVar("ops", default=sys.modules[__name__])
 ops = OPS.get                                             # called some 150 times in a training step
 

@@ -336,9 +336,9 @@ def softmax(x):
 def softmax_backward(dy, cache):
     """Compute ``dx = y * (dy - sum_j dy_j y_j)``.
 
-    By the quotient rule ``dy_j/dx_i = y_j ([i = j] - y_i)``; its sum with dy_j over j is the
-    formula.  The outputs of a row always sum to 1, so adding a constant to dy must not change dx:
-    subtracting the mean of dy, weighted by y, ensures it.
+    By the quotient rule the derivative of y_j by x_i is ``y_j ([i = j] - y_i)``; its sum with
+    dy_j over j is the formula.  The outputs of a row always sum to 1, so adding a constant to dy
+    must not change dx: subtracting the mean of dy, weighted by y, ensures it.
     """
     y = cache.y
     return y * (dy - (dy * y).sum(axis=-1, keepdims=True))
@@ -654,13 +654,16 @@ def cross_entropy(logits, targets):
 
 @shapes("dy () -> dlogits (..., V)")
 def cross_entropy_backward(dy, cache):
-    """Compute ``dlogits = (softmax(logits) - one_hot(targets)) * dy / number of targets``."""
+    """Compute ``dlogits = (softmax(logits) - one_hot(targets)) * dy / number of targets``.
+
+    The log-sum-exp of a row has the gradient softmax, and the chosen logit has the one-hot vector.
+    """
     targets = cache.targets[..., None]
-    dlse = np.ones(targets.shape, np.float32)             # 1 for dy / N, which comes in last
+    dlse = np.ones(targets.shape, np.float32)             # first lse - chosen of each target
     dlogits = log_sum_exp_backward(dlse, cache.log_sum_exp)         # softmax(logits)
     one_hot = np.arange(dlogits.shape[-1]) == targets
     dlogits -= one_hot
-    dlogits *= dy / cache.targets.size
+    dlogits *= dy / cache.targets.size                    # then the mean of all
     return dlogits
 
 

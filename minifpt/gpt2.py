@@ -66,11 +66,11 @@ class Trunk(layers.Layer):
         start = layers.check_tokens(kind, self.config, x, past, last)     # tokens before these
         p = checks.active_dropout(kind, self.config.dropout, train, rng)
         lowest, reads = self.lowest_block(need_dx), self.reads(past, last)
-        x, cache = self.enter(x, start, p, rng)
+        x, cache = self.enter(x, start, p, rng)           # in GPT-2: x + wpe, then dropout
         for i, block in enumerate(self.h):
             x, block_cache = block.forward(x, train, rng, **reads[i])
             cache["h"].append(block_cache if i >= lowest else None)
-        for name in self.above:
+        for name in self.above:                           # in GPT-2: ln_f
             x, cache[name] = getattr(self, name).forward(x)
         cache |= {"lowest": lowest, "shape": x.shape}     # backward compares the shape of dy
         learns = lowest < len(self.h) or any(getattr(self, name).learns() for name in self.above)
@@ -272,31 +272,31 @@ class LanguageModel(layers.Layer):
         is_end, T = end_test(stop, self.config), ids.shape[-1]
         text = np.empty((math.prod(ids.shape[:-1]), T + n_tokens), np.int64)
         text[:, :T] = ids
+        draw = partial(sample, temperature=temperature, top_k=top_k, rng=rng, top_p=top_p)
         end, ended = T, np.zeros(len(text), bool)
         with self.all_frozen():
-            for end in self.write(text, T, lambda logits: sample(
-                    logits, temperature, top_k, rng, top_p)):
+            for end in self.write(text, T, draw):
                 ended |= [is_end(row[T:end]) for row in text]
                 if ended.all():
                     break
         return text[:, :end].reshape(*ids.shape[:-1], -1)
 
-    def write(self, text, t, draw):
-        """Write ``text[:, t:]``, a token for each text (B, room) after the other: yield after each
+    def write(self, text, T, draw):
+        """Write ``text[:, T:]``, a token for each text (B, room) after the other: yield after each
         how many tokens there are now.  ``draw`` returns the next tokens (B,) for logits (B, V)."""
         N, room = self.trunk.config.n_positions, text.shape[1]
-        start, past = max(0, t - N), None                 # the trunk reads text[:, start:t]
-        while t < room:
+        start, past = max(0, T - N), None                 # the trunk reads text[:, start:t]
+        for t in range(T, room):
             if t - start > N:                             # go on with the newer half
                 start, past = t - max(1, N // 2), None
-            past = past or [layers.KVCache(min(N, room - start)) for _ in self.trunk.h]
+            if past is None:
+                past = [layers.KVCache(min(N, room - start)) for _ in self.trunk.h]
             new = text[:, start + past[0].n:t]            # past has keys and values of the others
             x, _ = self.wte.forward(new)
             y, _ = self.trunk.forward(x, need_dx=False, past=past, last=1)
             logits, _ = self.lm_head.forward(y[:, -1])    # (B, V)
             text[:, t] = draw(logits)
-            t += 1
-            yield t
+            yield t + 1
 
     @single_threaded_blas
     def perplexity(self, ids, stride=None, progress=False):

@@ -370,7 +370,7 @@ class Activation(Layer):
     def forward(self, x):
         """x (...) -> y (...)."""
         function, _ = ACTIVATIONS[self.name]
-        return (function if ops() is fast else RUN.get()(function))(x)
+        return (function if ops() is fast else RUN.get()(function))(x)     # as a rule it is fast's
 
     def backward(self, dy, cache):
         """dy (...) -> dx (...)."""
@@ -526,9 +526,8 @@ class Block(Layer):
         """
         a, ln_1 = self.ln_1.forward(x)
         a, attn = self.attn.forward(a, train, rng, **reads)
-        n, last = a.shape[1], None
-        if n < x.shape[1]:                                # attention gave only the last tokens
-            x, last = ops().last_tokens(x, n)
+        # Attention may have given the last tokens only.
+        x, last = ops().last_tokens(x, a.shape[1]) if a.shape[1] < x.shape[1] else (x, None)
         x = x + a                                         # x + attn(ln_1(x))
         m, ln_2 = self.ln_2.forward(x)
         m, mlp = self.mlp.forward(m, train, rng)

@@ -105,7 +105,7 @@ curves(right, f"bit memory (level line: copy and vote, {vote:.0f} %)", ylabel="b
 # give to the five strings, which share goes to the right one?
 
 # %%
-x, y, which = task.sample(np.random.default_rng(6), 80)
+x, y, which = task.sample(np.random.default_rng(6), 64)
 
 
 def share_by_string(model, x):
@@ -118,7 +118,7 @@ def share_by_string(model, x):
 
 
 untrained = minifpt.FPT.for_task(task, kinds["language"], seed=0, dropout=0.0)
-shares = {name: share_by_string(model, x)[:, np.arange(80), :, which].mean(axis=0)
+shares = {name: share_by_string(model, x)[:, np.arange(64), :, which].mean(axis=0)
           for name, model in {"language, before": untrained, **models}.items()}   # (L, H)
 fig, axes = figure(3, width=2.3, height=2.7)
 for ax, (name, share) in zip(axes, shares.items(), strict=True):
@@ -154,7 +154,7 @@ matrix(ax, moved, f"share of block {block}, head {head}", "string", "the right o
 picture(fig)
 
 # %% [markdown]
-# It moves along: the string is found by content. (One model, 80 examples.)
+# It moves along: the string is found by content. (One model, 64 examples.)
 #
 # ## Is it these heads that do it?
 #
@@ -257,7 +257,7 @@ check("say_the_mean", say_the_mean)
 xor = minifpt.tasks.get("bit-xor")
 model = minifpt.FPT.for_task(xor, kinds["language"], seed=0, dropout=0.0)
 minifpt.train(model, xor, steps=500, batch_size=4, lr=2e-3, seed=0, eval_every=500)
-x_xor, y_xor = xor.batch(np.random.default_rng(5), 64, "test")
+x_xor, y_xor = xor.batch(np.random.default_rng(5), 32, "test")
 with minifpt.trace(model) as t:
     model.predict(x_xor)
 back = np.stack(list(t.attention.values())).mean(axis=1)[:, :, range(5, 10), range(5)].mean(axis=-1)
