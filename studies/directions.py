@@ -75,13 +75,17 @@ class Arm(NamedTuple):
 OTHER = {PRETRAINED: CONTROL, CONTROL: PRETRAINED}
 COLUMNS = (*Arm._fields, "lr", "seed", "reached", "last_step", "accuracy", "directions", "norm",
            "largest", "mean_trace", "seconds", "curve")
-TAUS = "own", "tau 2", "tau 4", "tau 1", "tau 8", "flat", "tau 16"
+TAUS = "own", "tau 8", "tau 4", "tau 2", "flat", "tau 16", "tau 1"      # the slowest last
 ONE_BLOCK = "random:1x4x128@1.41"
 STUDIES = {
-    "dose": [*(Arm(ONE_BLOCK, patch, spectrum) for patch in (20, 10) for spectrum in TAUS),
-             *(Arm(ONE_BLOCK, 20, spectrum, "largest") for spectrum in TAUS[1:]),
+    "dose": [*(Arm(ONE_BLOCK, patch, spectrum) for patch in (20, 40, 10) for spectrum in TAUS[:-1]),
+             *(Arm(ONE_BLOCK, 20, spectrum, "largest") for spectrum in TAUS[1:-1]),
+             *(Arm("random:2x4x128@1.41", 20, spectrum) for spectrum in TAUS[:-1]),
+             *(Arm(ONE_BLOCK, patch, "tau 1", size) for patch, size in (
+                 (20, "norm"), (10, "norm"), (20, "largest"), (40, "norm"))),
+             Arm("random:2x4x128@1.41", 20, "tau 1"),
              *(Arm(f"random:{blocks}x4x128@1.41", patch, spectrum) for blocks, patch in (
-                 (1, 40), (2, 20), (1, 5), (6, 20)) for spectrum in TAUS)],
+                 (1, 5), (6, 20)) for spectrum in TAUS)],
     # First directions and spectra crossed at the pretrained norm.
     "transplants": [Arm(trunk, 20, spectrum, size) for trunk, spectrum, size in (
         (PRETRAINED, "own", "norm"), (CONTROL, "own", "norm"), (PRETRAINED, "flat", "norm"),
