@@ -75,13 +75,17 @@ class Arm(NamedTuple):
 OTHER = {PRETRAINED: CONTROL, CONTROL: PRETRAINED}
 COLUMNS = (*Arm._fields, "lr", "seed", "reached", "last_step", "accuracy", "directions", "norm",
            "largest", "mean_trace", "seconds", "curve")
-TAUS = "own", "tau 2", "tau 4", "tau 1", "tau 8", "flat", "tau 16"
+TAUS = "own", "tau 8", "tau 4", "tau 2", "flat", "tau 16", "tau 1"      # the slowest last
 ONE_BLOCK = "random:1x4x128@1.41"
 STUDIES = {
-    "dose": [*(Arm(ONE_BLOCK, patch, spectrum) for patch in (20, 10) for spectrum in TAUS),
-             *(Arm(ONE_BLOCK, 20, spectrum, "largest") for spectrum in TAUS[1:]),
+    "dose": [*(Arm(ONE_BLOCK, patch, spectrum) for patch in (20, 40, 10) for spectrum in TAUS[:-1]),
+             *(Arm(ONE_BLOCK, 20, spectrum, "largest") for spectrum in TAUS[1:-1]),
+             *(Arm("random:2x4x128@1.41", 20, spectrum) for spectrum in TAUS[:-1]),
+             *(Arm(ONE_BLOCK, patch, "tau 1", size) for patch, size in (
+                 (20, "norm"), (10, "norm"), (20, "largest"), (40, "norm"))),
+             Arm("random:2x4x128@1.41", 20, "tau 1"),
              *(Arm(f"random:{blocks}x4x128@1.41", patch, spectrum) for blocks, patch in (
-                 (1, 40), (2, 20), (1, 5), (6, 20)) for spectrum in TAUS)],
+                 (1, 5), (6, 20)) for spectrum in TAUS)],
     # First directions and spectra crossed at the pretrained norm.
     "transplants": [Arm(trunk, 20, spectrum, size) for trunk, spectrum, size in (
         (PRETRAINED, "own", "norm"), (CONTROL, "own", "norm"), (PRETRAINED, "flat", "norm"),
@@ -531,17 +535,18 @@ def picture_of_curves(target, last=725):
     plots.save(fig, target, "picture")
 
 
-def law(ratio):
-    """Return the steps from level 80 to level 95 of one block with four heads and 20 bits in a
-    patch, by the participation ratio of its heads: fitted by hand to the arms of equal norm."""
-    return 50 + 2700 / np.asarray(ratio) ** 2
+def law(ratio, bits=20):
+    """Return the steps from level 80 to level 95 of one block with four heads, by the participation
+    ratio of its heads and the bits in a patch: fitted by hand to 20 and 10 bits at equal norm."""
+    return 50 + 135 * bits / np.asarray(ratio) ** 2
 
 
 def picture_of_dose(target, folder=RESULTS):
-    """Draw steps against the participation ratio, one block with 20 bits in a patch: to each level
-    at equal norm, and from 80 to 95 % at equal norm and at equal largest singular value."""
-    results = {arm: outcome for arm, outcome in outcomes("dose", folder).items()
-               if (arm.trunk, arm.patch) == (ONE_BLOCK, 20)}
+    """Draw steps of one block against the participation ratio: to each level with 20 bits in a
+    patch at equal norm; and from level 80 to level 95 with several numbers of bits."""
+    every = {arm: outcome for arm, outcome in outcomes("dose", folder).items()
+             if arm.trunk == ONE_BLOCK}
+    results = {arm: outcome for arm, outcome in every.items() if arm.patch == 20}
     fig, (left, right) = plots.figure(2, width=4.3, height=3.9)
     order = sorted((outcome for arm, outcome in results.items() if arm.size == "norm"),
                    key=lambda outcome: outcome.directions)
@@ -552,20 +557,24 @@ def picture_of_dose(target, folder=RESULTS):
         left.plot(*zip(*solved, strict=True), "o-", color=colour, label=f"{percent} %")
         for x in (x for x, steps in points if steps == NEVER):
             left.plot(x, MOST_STEPS, marker=6, color=colour, markersize=9)
-    for size, marker, colour, label in (("norm", "o", COLOURS[PRETRAINED], "equal norm"),
-                                        ("largest", "s", "#d55e00", "equal largest value")):
-        points = [(outcome.directions, outcome.way) for arm, outcome in results.items()
-                  if arm.size == size]
+    blue = COLOURS[PRETRAINED]
+    for bits, size, marker, colour in ((40, "norm", "^", "#d55e00"), (20, "norm", "o", blue),
+                                       (20, "largest", "s", blue), (10, "norm", "v", "#009e73")):
+        points = [(outcome.directions, outcome.way) for arm, outcome in every.items()
+                  if (arm.patch, arm.size) == (bits, size)]
         right.plot(*zip(*(point for point in points if point[1] < NEVER), strict=True), marker,
-                   color=colour, fillstyle="none", markeredgewidth=2, markersize=8, label=label)
+                   color=colour, fillstyle="none", markeredgewidth=2, markersize=8,
+                   label=f"{bits} bits" + ", equal largest value" * (size == "largest"))
         for x in (x for x, way in points if way == NEVER):
             right.plot(x, MOST_STEPS, marker=6, color=colour, markersize=9)
-    ratios = np.geomspace(1.4, 32, 50)
-    right.plot(ratios, law(ratios), color="0.4", zorder=0, label="50 + 2,700 / ratio²")
+        if size == "norm":
+            ratios = np.geomspace(1.2, 32, 50)
+            right.plot(ratios, law(ratios, bits), color=colour, zorder=0, linewidth=1)
+    right.plot([], [], color="0.4", linewidth=1, label="50 + 135 bits / r²")
     ticks = 50, 100, 200, 500, 1000, 1500
-    for ax, title in (left, "Steps to a level, equal norm"), (right, "Steps from 80 to 95 %"):
+    for ax, title in (left, "Steps to a level, 20 bits"), (right, "Steps from 80 to 95 %"):
         ax.set(xscale="log", yscale="log", ylim=(40, 1800), title=title,
-               xlabel="participation ratio of a head's singular values", ylabel="steps")
+               xlabel="strong directions of a head, r", ylabel="steps")
         ax.set_xticks((1, 2, 4, 8, 16, 32), ("1", "2", "4", "8", "16", "32"))
         ax.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
         ax.minorticks_off()
