@@ -25,7 +25,7 @@ import numpy as np
 
 from . import functional as F
 from .guards import RUN, bare, checked_form, same_shape
-from .machine import share
+from .machine import run_in_threads
 
 # The switch, which says what form of an operation runs:
 #
@@ -147,7 +147,7 @@ def large_product(a, b, offset, parts):
         np.matmul(a[i], b[:, j], out=y[i, j])
         if offset is not None:
             y[i, j] += offset[j]
-    share(part, [slice(*ends[i:i + 2]) for i in range(parts)])
+    run_in_threads(part, [slice(*ends[i:i + 2]) for i in range(parts)])
     return y
 
 
@@ -261,7 +261,7 @@ def layer_norm(x, w, b, eps=1e-5):
         _normalise(x, w, b, eps, y, xhat, rstd)
     else:
         rows, ys, hs, rs = (a.reshape(-1, a.shape[-1]) for a in (x, y, xhat, rstd))
-        share(lambda i: _normalise(rows[i], w, b, eps, ys[i], hs[i], rs[i]),
+        run_in_threads(lambda i: _normalise(rows[i], w, b, eps, ys[i], hs[i], rs[i]),
               _even(*rows.shape, MAX_PIECE))
     return y, F.LayerNormCache(xhat, rstd, w)
 
@@ -296,7 +296,7 @@ def layer_norm_backward(dy, cache):
     def part(n):
         i = pieces[n]
         sums[n] = _normalise_backward(rows[i], hs[i], rs[i], w, dxs[i])
-    share(part, range(len(pieces)))
+    run_in_threads(part, range(len(pieces)))
     dws, dbs = zip(*(sums[n] for n in range(len(pieces))), strict=True)    # in a fixed order
     return dx, sum(dws), sum(dbs)
 
@@ -404,7 +404,8 @@ def _in_pieces(part, *arrays):
         part(*arrays)
     else:
         flat = [a.reshape(-1) for a in arrays]
-        share(lambda piece: part(*(a[piece] for a in flat)), _even(flat[0].size, 1, MAX_PIECE))
+        run_in_threads(lambda piece: part(*(a[piece] for a in flat)),
+                       _even(flat[0].size, 1, MAX_PIECE))
 
 
 # ------------------------------------------------------------------------ attention
@@ -471,7 +472,7 @@ def _tiled_attention(q, k, v, p, rng, causal, bias):  # noqa: F811
                 s *= masks[n][piece]
                 total *= 1.0 - p
             np.divide(s @ values[*piece, :, :n_keys], total, out=heads[*piece, :, i:j])
-    share(part, _pieces(B, k.shape[1], H // k.shape[1], T, S))
+    run_in_threads(part, _pieces(B, k.shape[1], H // k.shape[1], T, S))
     return y, TiledAttentionCache(q, k, v, causal, tops, totals, masks, p, bias)
 
 
@@ -522,7 +523,7 @@ def attention_backward(dy, cache):
         dkp.sum(axis=2, out=dk[piece])                    # over the heads that a key serves
         dvp.sum(axis=2, out=dv[piece])
     if bias is None:
-        share(part, pieces)
+        run_in_threads(part, pieces)
     else:
         for piece in pieces:                              # in order: they add to one dbias
             part(piece)
@@ -638,7 +639,7 @@ def adam(states, t, lr, betas, eps, shrink=1.0):
             for a, new in zip((x, m, v), (joined[0], joined[2], joined[3]), strict=True):
                 a[...] = new[here].reshape(a.shape)
             start += x.size
-    share(lambda piece: _adam_in_place(piece[0], t, lr, betas, eps, piece[1]), pieces)
+    run_in_threads(lambda piece: _adam_in_place(piece[0], t, lr, betas, eps, piece[1]), pieces)
 
 
 def _adam_in_place(state, t, lr, betas, eps, shrink):

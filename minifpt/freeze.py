@@ -139,7 +139,7 @@ class FreezeMask:
         """
         named = dict(layer.named_parameters())
         names = [*named, *(part for name, p in named.items()
-                           for third, (_, heads) in thirds(name, p).items()
+                           for third, (_, heads) in qkv_columns(name, p).items()
                            for part in (third, *heads))]
         groups = {p.group for p in named.values()}
         for pattern in self.only or self.patterns:
@@ -160,7 +160,7 @@ class FreezeMask:
         slices = []
         if self.only and not self.frozen(name, parameter.group):
             return ()
-        for third, (all_columns, heads) in thirds(name, parameter).items():
+        for third, (all_columns, heads) in qkv_columns(name, parameter).items():
             frozen = [columns for head, columns in heads.items()
                       if (self.matches(third) or self.matches(head)) != bool(self.only)]
             slices += [all_columns] if len(frozen) == len(heads) else frozen
@@ -200,7 +200,7 @@ def matches(name, pattern):
     return False
 
 
-def thirds(name, parameter):
+def qkv_columns(name, parameter):
     """Return ``{name: (columns, {head's name: its columns})}`` for each of queries, keys and values
     that a parameter makes, such as ``h.0.attn.c_attn.weight.keys`` with the heads ``.keys.0`` ...;
     columns are a slice."""
@@ -233,7 +233,7 @@ def trained_columns(name, parameter):
     for columns in parameter.frozen_columns:
         is_trained[columns] = False
     names = []
-    for third, (all_columns, heads) in thirds(name, parameter).items():
+    for third, (all_columns, heads) in qkv_columns(name, parameter).items():
         names += [third] if is_trained[all_columns].all() else [
             head for head, columns in heads.items() if is_trained[columns].all()]
     return names or [f"{name} in part"]

@@ -23,7 +23,7 @@ from . import checks, fast
 from .fast import ops
 from .freeze import GROUPS, FreezeMask
 from .guards import RUN
-from .machine import share
+from .machine import run_in_threads
 
 
 class Parameter:
@@ -119,7 +119,7 @@ def draw_all(model, seed, config):
     """Fill the matrices of a model, but not those of a trunk inside it, with random numbers, on all
     cores; with ``seed=None`` they stay 0."""
     if seed is not None:
-        share(lambda pair: draw_weights(*pair, seed, config),
+        run_in_threads(lambda pair: draw_weights(*pair, seed, config),
               [(name, p) for name, p in model.named_parameters()
                if p.data.ndim == 2 and not name.startswith("trunk.")])
 

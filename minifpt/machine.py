@@ -56,7 +56,7 @@ def quota(root="/sys/fs/cgroup", group="/proc/self/cgroup"):
     return least
 
 
-def share(work, pieces):
+def run_in_threads(work, pieces):
     """Call ``work(piece)`` for each piece of a list, spread over the cores; wait for all.
 
     A free core takes the next piece.  If the result's rounding depends on how the work is cut,

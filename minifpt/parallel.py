@@ -81,5 +81,5 @@ def in_parts(run, n):
     def part(i):
         with machine.one_core if n >= machine.cores() else nullcontext():
             results[i] = run(i)
-    machine.share(part, range(n))
+    machine.run_in_threads(part, range(n))
     return results

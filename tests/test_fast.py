@@ -304,7 +304,7 @@ def test_share_does_every_piece_once(cores):
     for pieces in range(5):
         done = []
         with on(cores):
-            machine.share(done.append, list(range(pieces)))
+            machine.run_in_threads(done.append, list(range(pieces)))
         assert sorted(done) == list(range(pieces))
 
 
@@ -314,8 +314,8 @@ def test_a_worker_s_exception_comes_out(cores, bad):
     done = []
     with on(cores):
         with pytest.raises(ZeroDivisionError):
-            machine.share(lambda i: 1 // (i - bad), [0, 1, 2, 3])
-        machine.share(done.append, [0, 1])                # and the threads still work
+            machine.run_in_threads(lambda i: 1 // (i - bad), [0, 1, 2, 3])
+        machine.run_in_threads(done.append, [0, 1])                # and the threads still work
     assert sorted(done) == [0, 1]
 
 
@@ -328,7 +328,7 @@ def test_threads_take_pieces_without_python_s_lock():
                 yield i
     taken = []
     with on(2):
-        machine.share(taken.append, Pieces(range(4)))
+        machine.run_in_threads(taken.append, Pieces(range(4)))
     assert sorted(taken) == [0, 1, 2, 3]
 
 
@@ -336,11 +336,11 @@ def test_within_one_core_nothing_is_shared():
     """Within ``one_core`` nobody helps; a piece that shares its work does not wait for itself."""
     seen = []
     with on(3), machine.one_core:
-        machine.share(lambda i: seen.append(threading.get_ident()), range(5))
+        machine.run_in_threads(lambda i: seen.append(threading.get_ident()), range(5))
     assert seen == 5 * [threading.get_ident()]
     done = []
     with on(2):
-        machine.share(lambda i: machine.share(done.append, [i, i]), range(4))
+        machine.run_in_threads(lambda i: machine.run_in_threads(done.append, [i, i]), range(4))
     assert sorted(done) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
@@ -357,7 +357,7 @@ def test_after_an_interrupt_nothing_runs_on():
         time.sleep(0.02)
         begun.append("ended")
     with on(2), pytest.raises(KeyboardInterrupt):
-        machine.share(work, range(50))
+        machine.run_in_threads(work, range(50))
     assert "ended" in begun and len(begun) < 50
     n = len(begun)
     time.sleep(0.02)
@@ -440,7 +440,7 @@ def test_a_forked_child_starts_its_own_threads():
     def together():
         barrier = threading.Barrier(2, timeout=10)        # passed by two at once, or never
         with on(2):
-            machine.share(lambda i: barrier.wait(), [0, 1])
+            machine.run_in_threads(lambda i: barrier.wait(), [0, 1])
         return 0
     assert together() == 0
     child = os.fork()

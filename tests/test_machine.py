@@ -100,7 +100,7 @@ def test_work_stays_on_one_core_where_no_thread_starts(no_threads, monkeypatch):
     assert n == 1 and "starts no threads" in why
     monkeypatch.setattr(machine, "cores", lambda: machine.cores_and_why.__wrapped__()[0])
     pieces = []
-    machine.share(pieces.append, [3, 1, 2])
+    machine.run_in_threads(pieces.append, [3, 1, 2])
     assert pieces == [3, 1, 2]
     assert minifpt.GPT2(minifpt.GPT2Config(1, 1, 4, 8), seed=0).wpe.weight.data.any()
 

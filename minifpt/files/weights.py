@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..checks import brief
-from ..machine import share
+from ..machine import run_in_threads
 from ..spelling import suggestion
 from . import (
     PACKAGE,
@@ -224,4 +224,4 @@ def read_into(path, named, tensors):
             y[...] = tensors[name].read()
         if not np.isfinite(y).all():
             raise ValueError(f"{path}: '{name}' holds a NaN or an infinity")
-    share(read, sorted(named, key=lambda piece: -piece[1].size))        # the largest first
+    run_in_threads(read, sorted(named, key=lambda piece: -piece[1].size))        # the largest first

@@ -1,4 +1,4 @@
-"""The form of an attention head: what it looks for, as a matrix.
+"""The form of an attention head, also called its QK circuit: what it looks for, as a matrix.
 
 A head scores a query token x against a key token z by ``x M z'`` with ``M = W_q W_k'``, biases left
 out.  M is the sum of a symmetric part S and an antisymmetric part A, and ``x A x' = 0``: only S
