@@ -85,10 +85,11 @@ class Settings:
         defaults = tasks.defaults_of(task)
         if "steps" not in explicit:
             defaults["target_accuracy"] = optional(task, "target_accuracy")
-        if callable(explicit.get("schedule")):               # the task's warm-up is that of its own
+        if callable(explicit.get("schedule")):            # the task's warm-up is that of its own
             defaults["warmup"] = 0
         names = {field.name for field in fields(cls)}
-        values = cls(**{name: value for name, value in (defaults | explicit).items() if name in names})
+        values = cls(**{name: value for name, value in (defaults | explicit).items()
+                        if name in names})
         is_long = values.warmup >= values.steps           # the learning rate would not be reached
         if is_long and values.schedule == "cosine" and "warmup" not in explicit:
             values.warmup = values.steps // 10
