@@ -689,8 +689,8 @@ def test_a_model_with_a_fault_trains_beside_the_right_one(page):
     angles = page.evaluate("latest.lanes[1].angles")
     assert angles["output"] == pytest.approx(0, abs=0.1) and angles["h.0.ln_1"] > 1
     wait(page, "document.getElementById('verdict').innerText.includes('notices:')")
-    assert page.locator(".cut").inner_text() == "dq[...] = ds @ k / math.sqrt(D)"
-    assert page.locator(".put").inner_text() == "dq[...] = ds @ k"
+    assert page.locator(".cut").inner_text() == "dq = ds @ keys / math.sqrt(D)"
+    assert page.locator(".put").inner_text() == "dq = ds @ keys"
 
 
 # ------------------------------------------------------------------------ the address, the keys
