@@ -103,7 +103,7 @@ def api_page(module, title):
     names = getattr(module, "__all__", None) or [n for n in vars(module) if not n.startswith("_")]
     for name in names:
         thing = getattr(module, name)
-        ours = getattr(thing, "__module__", "").startswith(module.__name__)
+        ours = (getattr(thing, "__module__", None) or "").startswith(module.__name__)
         if ours and (inspect.isclass(thing) or inspect.isfunction(thing)):
             text += entry(name, thing, 2)
     return text
