@@ -71,13 +71,13 @@ def no_threads(monkeypatch):
 
 IN_A_BROWSER = """
 import minifpt
-from minifpt.files import runs
+from minifpt import checks
 trunk = minifpt.GPT2(minifpt.GPT2Config(2, 2, 8, 16, dropout=0.1))
 pretrained = minifpt.GPT2.from_pretrained("minigpt-language")
 task = minifpt.tasks.get("bit-xor", n=2)
 model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
 minifpt.train(model, task, 3, lr=1e-2, out="run", weight_decay=0.1, progress=False)
-found = [runs.crc(p.data for p in m.parameters()) for m in (pretrained, model)]
+found = [checks.crc(p.data for p in m.parameters()) for m in (pretrained, model)]
 """
 
 
