@@ -43,7 +43,7 @@ from minifpt.machine import single_threaded_blas
 from minifpt.trunks import forms
 
 RATES = 1e-2, 3e-3, 3e-2, 1e-3                            # the likeliest first
-VALIDATION_SEED, SEEDS, EXAMPLES, EVERY = 1000, range(3), 128, 25
+VALIDATION_SEED, SEEDS, EXAMPLES, EVERY, BATCH = 1000, range(3), 128, 25, 16
 RUNS = Path(__file__).resolve().parent / "results"
 NEVER = 10 ** 9                                           # the steps of a run that did not end
 # Most steps and the goal of each task.
@@ -183,6 +183,28 @@ def found(trunk, folder):
     return trunk.replace(name, str(folder / f"{name}.npz")) if name in PRETRAINED else trunk
 
 
+def train_to(model, task, lr, seed, most, goal):
+    """Train a model until its test accuracy reaches a goal, at most ``most`` steps.
+
+    Returns the curve, texts ``STEP:ACCURACY``, the step at which it got there or "", and the last
+    step."""
+    optimizer = optim.Adam([p for p in model.parameters() if p.trainable], lr)
+    rng, curve, reached = np.random.default_rng([seed, 0]), [], ""
+    test = task.batch(np.random.default_rng([seed, 1]), EXAMPLES, "test")
+    for step in range(1, most + 1):
+        try:
+            training.step(model, task, optimizer, *task.batch(rng, BATCH, "train"), 1.0, rng)
+        except training.Diverged:
+            break
+        if step % EVERY == 0:
+            accuracy = training.evaluate(model, task, *test)[1]
+            curve.append(f"{step}:{accuracy:.4f}")
+            if accuracy >= goal:
+                reached = step
+                break
+    return curve, reached, step
+
+
 @single_threaded_blas
 def run(task_name, trunk, change, lr, seed, most, folder):
     """Train one model, at most ``most`` steps; return the row of the CSV file."""
@@ -192,20 +214,7 @@ def run(task_name, trunk, change, lr, seed, most, folder):
     for block in model.trunk.h:
         for part in change.split(", "):
             CHANGES[part](block.attn)
-    optimizer = optim.Adam([p for p in model.parameters() if p.trainable], lr)
-    rng, curve, reached = np.random.default_rng([seed, 0]), [], ""
-    test = task.batch(np.random.default_rng([seed, 1]), EXAMPLES, "test")
-    for step in range(1, min(steps, most) + 1):
-        try:
-            training.step(model, task, optimizer, *task.batch(rng, 16, "train"), 1.0, rng)
-        except training.Diverged:
-            break
-        if step % EVERY == 0:
-            accuracy = training.evaluate(model, task, *test)[1]
-            curve.append(f"{step}:{accuracy:.4f}")
-            if accuracy >= goal:
-                reached = step
-                break
+    curve, reached, step = train_to(model, task, lr, seed, min(steps, most), goal)
     return dict(zip(COLUMNS, (task_name, trunk, change, f"{lr:g}", seed, reached, step,
                               curve[-1].split(":")[1] if curve else "nan",
                               round(time.perf_counter() - begin), " ".join(curve)), strict=True))

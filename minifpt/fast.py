@@ -262,7 +262,7 @@ def layer_norm(x, w, b, eps=1e-5):
     else:
         rows, ys, hs, rs = (a.reshape(-1, a.shape[-1]) for a in (x, y, xhat, rstd))
         run_in_threads(lambda i: _normalise(rows[i], w, b, eps, ys[i], hs[i], rs[i]),
-              _even(*rows.shape, MAX_PIECE))
+                       _even(*rows.shape, MAX_PIECE))
     return y, F.LayerNormCache(xhat, rstd, w)
 
 

@@ -42,13 +42,12 @@ import numpy as np
 
 import minifpt
 from benchmarks import trunks
-from minifpt import optim, training
 from minifpt.files import plots
 from minifpt.machine import kept_memory, one_core
 
 RATES = 1e-2, 3e-2, 3e-3                                  # the likeliest first; 1e-2 is the middle
 VALIDATION_SEEDS, SEEDS = (2001, 2002, 2003), (2101, 2102, 2103, 2104, 2105)
-MOST_STEPS, EVERY, EXAMPLES, BATCH = 1500, 25, 128, 16    # a test comes every 25 steps
+MOST_STEPS, EVERY = 1500, trunks.EVERY                    # a test comes every 25 steps
 NEVER = 10 ** 9                                           # the steps of a run that did not end
 LEVELS = 80, 85, 90, 95, 99
 PRETRAINED, CONTROL = "minigpt-language", "statistics:minigpt-language"
@@ -240,20 +239,7 @@ def run(arm, lr, seed, goal, most_steps):
     model = minifpt.FPT.for_task(task, arm.trunk, seed=seed, dropout=0.0)
     change(model.trunk, arm, seed)
     numbers = [f"{number:.4g}" for number in measures(model.trunk)]
-    optimizer = optim.Adam([p for p in model.parameters() if p.trainable], lr)
-    rng, curve, reached = np.random.default_rng([seed, 0]), [], ""
-    test = task.batch(np.random.default_rng([seed, 1]), EXAMPLES, "test")
-    for step in range(1, most_steps + 1):
-        try:
-            training.step(model, task, optimizer, *task.batch(rng, BATCH, "train"), 1.0, rng)
-        except training.Diverged:
-            break
-        if step % EVERY == 0:
-            accuracy = training.evaluate(model, task, *test)[1]
-            curve.append(f"{step}:{accuracy:.4f}")
-            if accuracy >= goal:
-                reached = step
-                break
+    curve, reached, step = trunks.train_to(model, task, lr, seed, most_steps, goal)
     last = curve[-1].split(":")[1] if curve else "nan"
     return dict(zip(COLUMNS, map(str, (*arm, f"{lr:g}", seed, reached, step, last, *numbers,
                                        round(time.perf_counter() - begin), " ".join(curve))),
