@@ -544,7 +544,9 @@ def test_a_station_that_is_left_stops_and_can_be_started_again(tour):
 def test_the_last_token_looks_at_the_string_that_comes_again(tour):
     go_to(tour, 7)
     assert tour.locator("#heads button:visible").all_inner_texts() == ["head 1"]
-    assert act(tour) != act(tour, 1)                      # another string comes again
+    learned = act(tour)
+    tour.evaluate("Math.random = () => 0.5")              # a few inputs have two strings that fit
+    assert act(tour, 1) != learned                        # another string comes again
     wait(tour, "by('looking').innerText.includes(`head 1 string ${example.which + 1} `)")
     tour.emulate_media(media="print")                     # the picture stays below its bits
     assert abs(tour.evaluate("bits.offsetLeft - picture.offsetLeft")) < 3
