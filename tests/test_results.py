@@ -228,7 +228,7 @@ def test_tables_that_share_a_folder_agree_on_its_runs():
 
 
 def test_a_sweep_of_short_runs_grows_until_its_best_rate_is_within(tmp_path, monkeypatch):
-    monkeypatch.setattr(compare.Cell, "best_rate", lambda cell, sweep: min(max(sweep), 1e-2))
+    monkeypatch.setattr(compare.Job, "best_rate", lambda cell, sweep: min(max(sweep), 1e-2))
     column = compare.Column("bit-xor", {}, {"steps": 4, "batch_size": 2, "test_examples": 8},
                             "xor-long")
     arms = [sweeps.LongArm("random:1x2x8", seeds=1), compare.Arm("random:1x1x8")]

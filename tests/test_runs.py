@@ -41,6 +41,8 @@ def refuses(match, do, *args, kind=ValueError, **kw):
 @pytest.mark.parametrize("changed, message", [
     ({"model": None}, "the model is None, expected a minifpt.FPT"),
     ({"model": "minigpt-language"}, "the model is .*, expected a minifpt.FPT"),
+    ({"model": "parity", "task": None}, "the model is 'parity', expected a minifpt.FPT, as minif"),
+    ({"task": None}, "train: None is not a task: it has no 'name'"),
     ({"task": 3}, "3 is not a task"), ({"task": tasks.BitXOR}, "is a class"),
     ({"stop": 1}, "stop is .*expected an object with is_set"), ({"lr": -1.0}, "lr is "),
     ({"clip": np.inf}, "clip is .*, expected a pos"),

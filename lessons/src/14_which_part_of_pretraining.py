@@ -18,7 +18,6 @@
 
 # %%
 import tempfile
-from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
@@ -28,7 +27,6 @@ from minifpt import functional as F
 from minifpt import trunks
 from minifpt.exercises import check
 from minifpt.exercises.lesson import bars, color, curves, figure, picture, reveal, show
-from minifpt.experiments import compare
 
 # %% [markdown]
 # ## The ladder
@@ -325,8 +323,8 @@ RUN = False                                               # True: trains, with a
 if RUN:
     models = ["random:1x4x128@1.41", "random:1x4x128@2.8"]
     with tempfile.TemporaryDirectory() as folder:
-        print(compare.compare(Path(folder), ["bit-memory"], models, range(2), rates=(1e-2, 3e-2),
-                              task_options={"bits": 20, "patch": 10}, options={"steps": 300}))
+        print(minifpt.compare("bit-memory", models, seeds=2, rates=(1e-2, 3e-2), steps=300,
+                              bits=20, patch=10, out=folder))
 
 # %% [markdown]
 # **Next**: [lesson 15](15_memory_without_attention.ipynb): what a network without attention can
