@@ -53,8 +53,8 @@ def compare(args):
             print(f"{name} has no split 'validation': its learning rates are chosen on training "
                   "examples")
     text = str(experiments.compare(
-        names, args.models or experiments.MODELS, seeds=args.seeds, first_seed=args.first_seed, rates=args.rates or (),
-        all_rates=args.all_rates, choices=args.choices, jobs=args.jobs,
+        names, args.models or experiments.MODELS, seeds=args.seeds, first_seed=args.first_seed,
+        rates=args.rates or (), all_rates=args.all_rates, choices=args.choices, jobs=args.jobs,
         executor=executor_of(args.dask), out=args.out, force=args.force,
         task_options=shared.task_options_of(args),
         **shared.given_options(args, *SETTINGS, *AXES)))
