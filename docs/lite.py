@@ -7,6 +7,7 @@ SciPy and Matplotlib from Pyodide's host, so that reading needs a network.
 """
 
 import argparse
+import importlib.util
 import json
 import subprocess
 import sys
@@ -51,7 +52,11 @@ def build(out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", nargs="?", type=Path, default=ROOT / "site" / "lite")
-    build(parser.parse_args().out.resolve())
+    out = parser.parse_args().out.resolve()
+    if missing := [name for name in ("jupyterlite_core", "jupyterlite_pyodide_kernel", "build")
+                   if importlib.util.find_spec(name) is None]:
+        parser.error(f"needs {' '.join(missing)}: pip install '.[lite]'")
+    build(out)
 
 
 if __name__ == "__main__":
