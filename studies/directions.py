@@ -41,17 +41,17 @@ from typing import NamedTuple
 import numpy as np
 
 import minifpt
-from benchmarks import trunks
+from minifpt.experiments.tables import markdown
 from minifpt.files import plots
 from minifpt.machine import kept_memory, one_core
+from studies import trunks
+from studies.runs import NEVER, PAGES, RESULTS, curve_of, first_step, read_rows, train_to
 
 RATES = 1e-2, 3e-2, 3e-3                                  # the likeliest first; 1e-2 is the middle
 VALIDATION_SEEDS, SEEDS = (2001, 2002, 2003), (2101, 2102, 2103, 2104, 2105)
-MOST_STEPS, EVERY = 1500, trunks.EVERY                    # a test comes every 25 steps
-NEVER = 10 ** 9                                           # the steps of a run that did not end
+MOST_STEPS, EVERY = 1500, 25                              # a test comes every 25 steps
 LEVELS = 80, 85, 90, 95, 99
 PRETRAINED, CONTROL = "minigpt-language", "statistics:minigpt-language"
-RESULTS = Path(__file__).resolve().parent / "results"
 
 
 class Arm(NamedTuple):
@@ -239,23 +239,16 @@ def run(arm, lr, seed, goal, most_steps):
     model = minifpt.FPT.for_task(task, arm.trunk, seed=seed, dropout=0.0)
     change(model.trunk, arm, seed)
     numbers = [f"{number:.4g}" for number in measures(model.trunk)]
-    curve, reached, step = trunks.train_to(model, task, lr, seed, most_steps, goal)
+    curve, reached, step = train_to(model, task, lr, seed, most_steps, goal)
     last = curve[-1].split(":")[1] if curve else "nan"
     return dict(zip(COLUMNS, map(str, (*arm, f"{lr:g}", seed, reached, step, last, *numbers,
                                        round(time.perf_counter() - begin), " ".join(curve))),
                     strict=True))
 
 
-def curve_of(row):
-    """Return the tests of a run, {step: accuracy}."""
-    return {int(step): float(accuracy) for step, accuracy in
-            (point.split(":") for point in row["curve"].split())}
-
-
 def steps_to(percent, row):
     """Return the step of a run's first test at a level, or ``NEVER``."""
-    goal = level(percent, int(row["patch"]))
-    return next((step for step, accuracy in curve_of(row).items() if accuracy >= goal), NEVER)
+    return first_step(level(percent, int(row["patch"])), row)
 
 
 def winner(rows):
@@ -269,14 +262,6 @@ def choose_rate(winners):
     """Return the learning rate that won on most validation seeds, or the middle one of three."""
     most = max(winners, key=winners.count)
     return most if winners.count(most) > 1 else f"{sorted(RATES)[1]:g}"
-
-
-def read_rows(path):
-    """Return the rows of a CSV file; none if it is not there."""
-    if not path.exists():
-        return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def append(path, row):
@@ -316,7 +301,6 @@ def run_arm(arm, path):
 
 
 PREDICTIONS = RESULTS.parent / "directions-predictions.csv"
-PAGES = RESULTS.parent.parent / "docs" / "results"
 WORDS = {PRETRAINED: "pretrained", CONTROL: "control"}
 COLOURS = {PRETRAINED: "#0072b2", CONTROL: "#e69f00"}
 # Trunks of the study of trunks.
@@ -409,12 +393,6 @@ def table(study, folder=RESULTS):
     return markdown(lines)
 
 
-def markdown(lines):
-    """Return a Markdown table of lists of cells, the first one its head."""
-    head, *rest = (f"| {' | '.join(line)} |" for line in lines)
-    return "\n".join([head, f"|{'---|' * len(lines[0])}", *rest])
-
-
 def table_of_trunks():
     """Return the Markdown table of three pretrained trunks, with a flat spectrum, and of their
     controls, from the study of trunks."""
@@ -501,7 +479,7 @@ def runs_of_trunks(trunk, change=""):
     95 %."""
     study = "reasons" if change else "pretrained"
     return [row | {"patch": "20"} for row in
-            trunks.test_runs(trunks.RUNS, (study, trunk, change))]
+            trunks.test_runs(RESULTS, (study, trunk, change))]
 
 
 def picture_of_curves(target, last=725):
