@@ -132,7 +132,7 @@ def product_by_scipy(a, b, offset=None):
 
     NumPy has no BLAS in a browser, where SciPy's makes the step of a small model two to three times
     as fast.  BLAS stores a matrix by columns, so it is given the transposes."""
-    from scipy.linalg import blas                         # takes long to import
+    from scipy.linalg import blas  # takes long to import
     gemm = blas.sgemm if np.result_type(a, b) == np.float32 else blas.dgemm
     y = np.ascontiguousarray(gemm(1.0, b.T, a.T).T)
     return y if offset is None else y + offset
