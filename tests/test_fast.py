@@ -238,15 +238,16 @@ def test_embedding_equals_the_simple_form(shape, C, V, kind):
     compare("embedding", [ids, normal((V, C), dtype)], tolerance)
 
 
-@pytest.mark.parametrize("rows", [3, 48, 49])
+@pytest.mark.parametrize("product", [fast.product, fast.product_by_scipy])
+@pytest.mark.parametrize("rows", [1, 3, 48, 49])
 @pytest.mark.parametrize("columns", [48, 400])
-def test_products_of_few_rows_equal_numpys(rows, columns):
+def test_products_of_few_rows_equal_numpys(product, rows, columns):
     """With a transposed weight, with and without a bias, up to the limit for few rows."""
     x, w = normal((rows, 100), np.float64, rows), normal((400, 100), np.float64).T[:, :columns]
     with products_are_cut():
-        y = fast.product(x, w)
-        np.testing.assert_allclose(fast.product(x, w, w[0]), x @ w + w[0], atol=1e-12)
-        assert fast.product(*map(np.float32, (x, w))).dtype == np.float32
+        y = product(x, w)
+        np.testing.assert_allclose(product(x, w, w[0]), x @ w + w[0], atol=1e-12)
+        assert product(*map(np.float32, (x, w))).dtype == np.float32
     assert y.flags.c_contiguous
     np.testing.assert_allclose(y, x @ w, atol=1e-12)
 

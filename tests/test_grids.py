@@ -15,13 +15,13 @@ from conftest import child, refused
 from short_runs import checkpoint, same_checkpoint
 from test_data import write_mnist
 
-from benchmarks.grids import read_rows
 from minifpt import Diverged, training
 from minifpt.cli import main
 from minifpt.experiments import compare, tables
 from minifpt.files import data
 from minifpt.files.runs import DIVERGED
 from minifpt.plugins import load_object
+from studies.grids import read_rows
 
 MODEL = "random:1x2x8"
 SMALL = {"steps": 4, "batch_size": 2, "test_examples": 8}
