@@ -338,9 +338,10 @@ def outcome_of(rows):
 
 
 def way_of(row):
-    """Return the steps of a run from level 80 to level 95, or ``NEVER``."""
-    end = steps_to(95, row)
-    return end if end == NEVER else end - steps_to(80, row)
+    """Return the steps of a run from level 80 to level 95.  A run that ended before level 95 took
+    more than its steps since level 80; that is ``NEVER`` plus these steps."""
+    start, end = steps_to(80, row), steps_to(95, row)
+    return end - start if end < NEVER else NEVER + max(0, int(row["last_step"]) - start)
 
 
 def spread(steps, most=MOST_STEPS):
@@ -351,7 +352,8 @@ def spread(steps, most=MOST_STEPS):
 
 def number(steps, most=MOST_STEPS):
     """Return a number of steps as text."""
-    return f"> {most:,}" if steps >= NEVER else f"{steps:,.0f}"
+    bound = most if steps == NEVER else steps - NEVER
+    return f"> {bound:,.0f}" if steps >= NEVER else f"{steps:,.0f}"
 
 
 def name_of(arm):
@@ -496,7 +498,7 @@ def picture_of_curves(target, last=725):
     ax.set(xlabel="training steps", ylabel="bits right (%)", ylim=(74, 98), xlim=(0, last),
            yticks=(75, 80, 85, 90, 95))
     ax.legend(frameon=False, loc="lower right")
-    plots.save(fig, target, "picture")
+    plots.save(fig, target)
 
 
 def law(ratio, bits=20):
@@ -529,8 +531,9 @@ def picture_of_dose(target, folder=RESULTS):
         right.plot(*zip(*(point for point in points if point[1] < NEVER), strict=True), marker,
                    color=colour, fillstyle="none", markeredgewidth=2, markersize=8,
                    label=f"{bits} bits" + ", equal largest value" * (size == "largest"))
-        for x in (x for x, way in points if way == NEVER):
-            right.plot(x, MOST_STEPS, marker=6, color=colour, markersize=9)
+        for x, way in points:
+            if way >= NEVER:
+                right.plot(x, way - NEVER, marker=6, color=colour, markersize=9)
         if size == "norm":
             ratios = np.geomspace(1.2, 32, 50)
             right.plot(ratios, law(ratios, bits), color=colour, zorder=0, linewidth=1)
@@ -543,7 +546,7 @@ def picture_of_dose(target, folder=RESULTS):
         ax.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
         ax.minorticks_off()
         ax.legend(frameon=False)
-    plots.save(fig, target, "picture")
+    plots.save(fig, target)
 
 
 def picture_of_plane(target, folder=RESULTS):
@@ -558,6 +561,11 @@ def picture_of_plane(target, folder=RESULTS):
         words = {"norm": "equal norm", "largest": "equal largest value"}[size]
         ax.plot([outcome.steps[80] for outcome in order], [outcome.way for outcome in order], dash,
                 marker=".", color="0.45", label=f"one random block,\n{words}")
+        if size == "norm":
+            for outcome in order[:3]:                     # the others lie close together
+                ax.annotate(f"r = {outcome.directions:.0f}", (outcome.steps[80], outcome.way),
+                            xytext=(-8, -3), textcoords="offset points", ha="right", fontsize=8,
+                            color="0.35")
     for trunk, (words, colour) in FAMILIES.items():
         points = []
         for name, change, marker in ((trunk, "", "o"), (trunk, "flat forms", "D"),
@@ -578,7 +586,7 @@ def picture_of_plane(target, folder=RESULTS):
         set_ticks(ticks, [f"{tick:,}" for tick in ticks])
     ax.minorticks_off()
     fig.legend(loc="outside right upper", frameon=False, fontsize=9)
-    plots.save(fig, target, "picture")
+    plots.save(fig, target)
 
 
 def main():
