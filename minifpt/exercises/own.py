@@ -51,7 +51,8 @@ INTRODUCTION = '''
 # Keep in each slot of a cache what its name says.  Once both halves of a pair are written, the
 # cache is your own affair; until then the library's half reads yours, or yours the library's.
 #
-# ``dropout`` may draw its mask from rng in any way.  Only a T5 passes a ``bias`` to ``attention``:
+# ``dropout`` may draw its mask from rng in any way.  Only relative positions and windows pass a
+# ``bias`` to ``attention``:
 # you may leave that argument out.
 '''
 STUCK = """#
