@@ -204,28 +204,28 @@ def with_tables(text):
     return numbers.TABLE.sub(renewed, text)
 
 
-def problems(paths=TEXTS):
-    """Return a line for each place where a text differs from the rows, for each number without a
-    source, and for each CSV that no text uses."""
-    lines, used = [], set()
-    for path in paths:
-        text = path.read_text(encoding="utf-8")
-        new, without_source = numbers.with_numbers(with_tables(text))
-        lines += [f"{path.name}: {line}" for line in without_source]
-        lines += [f"{path.name} says '{was}', the rows say '{now}': python -m studies {path.stem}"
-                  for was, now in itertools.zip_longest(text.splitlines(), new.splitlines())
-                  if was != now]
-        used |= {name for name, *_ in numbers.TABLE.findall(text)} | {
-            run.split(" / ")[0] for _, run, *_ in numbers.listed(
-                "".join(numbers.LIST.findall(text)))}
-    return lines + [f"no text has a table or a number of {path.name}" for folder in RUNS
-                    for path in sorted(folder.glob("*.csv")) if path.stem not in used]
+def problems(path):
+    """Return a line for each place where a text differs from the rows, and for each number without
+    a source."""
+    text = path.read_text(encoding="utf-8")
+    new, lines = numbers.with_numbers(with_tables(text))
+    lines += [f"says '{was}', the rows say '{now}': python -m studies {path.stem}" for was, now in
+              itertools.zip_longest(text.splitlines(), new.splitlines()) if was != now]
+    return [f"{path.name}: {line}" for line in lines]
+
+
+def unused():
+    """Return a line for each CSV that no text uses."""
+    text = "".join(path.read_text(encoding="utf-8") for path in TEXTS)
+    used = {name for name, *_ in numbers.TABLE.findall(text)} | {
+        run.split(" / ")[0] for _, run, *_ in numbers.listed("".join(numbers.LIST.findall(text)))}
+    return [f"no text has a table or a number of {path.name}" for folder in RUNS
+            for path in sorted(folder.glob("*.csv")) if path.stem not in used]
 
 
 def write(path):
-    """Write tables and numbers into a text, and print what has no source."""
+    """Write tables and numbers into a text."""
     text = path.read_text(encoding="utf-8")
-    new, without_source = numbers.with_numbers(with_tables(text))
-    print(*without_source, sep="\n")
+    new, _ = numbers.with_numbers(with_tables(text))
     if new != text:
         path.write_text(new, encoding="utf-8")
