@@ -18,7 +18,8 @@ CLASSES = ["Encoder", "GPT2", "LSTM", "Llama"]            # of random trunks
 ADAPTERS = ["bitfit", "lora"]
 SOURCES = ["bits", "images", "language", "masked", "vision"]
 PUBLIC = """FPT GPT2 LSTM Diverged FreezeMask GPT2Config History LSTMConfig LanguageModel
-    assert_gradients files functional gradcheck heads load optim steps tasks trace train""".split()
+    assert_gradients files functional gradcheck heads load new optim steps tasks trace
+    train""".split()
 
 
 def test_the_commands_are_these():
