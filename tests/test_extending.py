@@ -8,13 +8,12 @@ import ast
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import traced
+from conftest import child, traced
 
 import minifpt
 from minifpt import cli
@@ -217,6 +216,4 @@ def test_an_operation_takes_four_places_of_the_package(tmp_path):
         text = text.replace(before, more + before, 1) if before else text + more
         (copy / name).write_text(text, encoding="utf-8")
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    process = subprocess.run([sys.executable, "-c", ITS_USERS], cwd=tmp_path, env=environment,
-                             capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
+    child(sys.executable, "-c", ITS_USERS, cwd=tmp_path, env=environment)

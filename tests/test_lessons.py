@@ -11,13 +11,12 @@ import os
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import load_module
+from conftest import child, load_module
 
 import minifpt
 from minifpt import functional as F
@@ -413,9 +412,9 @@ def test_a_reader_goes_the_whole_way_with_a_file_of_their_own(tmp_path, monkeypa
                           flags=re.M)
         Path("lesson.py").write_text("from minifpt.exercises import EXERCISES, load_exercises\n"
                                      f"load_exercises()\n{answered}", encoding="utf-8")
-        run = subprocess.run([sys.executable, "lesson.py"], capture_output=True, encoding="utf-8",
-                             env=os.environ | {"MPLBACKEND": "agg", "PYTHONUTF8": "1"})
-        assert run.returncode == 0 and "\u2717" not in run.stdout, f"{source.stem}\n{run}"
+        run = child(sys.executable, "lesson.py", encoding="utf-8", timeout=600,
+                    env=os.environ | {"MPLBACKEND": "agg", "PYTHONUTF8": "1"})
+        assert "\u2717" not in run.stdout, f"{source.stem}\n{run}"
         assert {f"\u2713 {name}: passed" for name in asked} <= {*run.stdout.splitlines()}
     checked = own.results("mine.py")
     assert {r.name: r.status for r in checked if r.status != own.NOT_WRITTEN} == dict.fromkeys(

@@ -48,7 +48,7 @@ def info(args):
     option("--data", metavar="FOLDER",
            help="for images, vision: folder of MNIST's files (default: MINIFPT_DATA)"),
     option("--shape", metavar="BxHxC",
-           help="blocks x heads x channels, or with bert: and the like (default: 6x4x128)"),
+           help="blocks x heads x channels, or with a family's name (default: 6x4x128)"),
     option("--tokens", type=int, help="tokens in a passage, at most 256 (default: 256)"),
     shared.out_option("weight file to write, beside a folder with its run", "minigpt-SOURCE.npz"),
     *shared.run_options("steps", "batch_size", "lr", default="the source's"),

@@ -67,7 +67,7 @@ import numpy as np
 from minifpt.guards import shapes
 """
 # function -> a comment in its stub.
-NOTES = {"attention": "Only a T5 passes a bias: you may leave that argument out.",
+NOTES = {"attention": "Only relative positions and windows pass a bias: you may leave it out.",
          "attention_backward": "The fourth gradient is dbias: None where there is no bias.",
          "dropout": "Draw the mask from rng in any way."}
 

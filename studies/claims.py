@@ -11,7 +11,7 @@
 Each ``{}`` stands for the number of one of ``runs``, in order; ``source`` says where the other
 numbers of a claim come from, if they are results.  A run names
 
-- a file of ``benchmarks/results``, a task and an arm, or two arms whose difference counts; a fourth
+- a file of ``studies/results``, a task and an arm, or two arms whose difference counts; a fourth
   part chooses ``least``, ``largest``, ``median``, ``training``, ``paper``, ``steps`` (the last
   one), ``to 95`` (the median of the steps to 95 %), or ``low`` and ``high``, the ends of a
   difference's 95 % interval;
@@ -22,21 +22,18 @@ numbers of a claim come from, if they are results.  A run names
 ``[[predicted]]``, ``[[task]]``, ``[[lesson]]`` and ``[[trunk]]`` are the rows of tables.
 """
 
-import csv
 import functools
 import re
 import tomllib
-from pathlib import Path
 
 import numpy as np
 from scipy.special import stdtrit
 
-from benchmarks.grids import read_rows
-from benchmarks.tables import ALL
 from minifpt.experiments import reproduce, tables
+from studies import grids
+from studies.runs import RESULTS, ROOT, read_rows
+from studies.tables import ALL
 
-ROOT = Path(__file__).resolve().parent.parent
-RUNS = ROOT / "benchmarks" / "results"
 TABLES = "paper", "predicted", "task", "lesson", "trunk"
 FILE = ROOT / "docs" / "results" / "claims.toml"
 # What a number is: not a single digit, a year, a version, an arXiv number or a part of a name.
@@ -53,15 +50,14 @@ HIDDEN = re.compile(r"^```.*?^```|^    .*?$|`[^`]*`|\$[^$\n]+\$|\]\([^)]*\)|<!--
 
 @functools.cache
 def grid_of(file):
-    return read_rows(RUNS / f"{file}.csv")
+    return grids.read_rows(RESULTS / f"{file}.csv")
 
 
 def rows_of(file, where):
     """Return the rows of a CSV whose columns have the values of ``"column=value; ..."``."""
     wanted = [pair.split("=") for pair in where.split("; ")]
-    with open(RUNS / f"{file}.csv", newline="", encoding="utf-8") as f:
-        rows = [row for row in csv.DictReader(f)
-                if all(row[key] == value for key, value in wanted)]
+    rows = [row for row in read_rows(RESULTS / f"{file}.csv")
+            if all(row[key] == value for key, value in wanted)]
     if not rows:
         raise ValueError(f"claims.toml: {file}.csv has no row with {where}")
     return rows

@@ -1,24 +1,24 @@
 """Tables, claims and pictures of the results, from the runs that are kept beside this file.
 
-    python -m benchmarks.results --check    fail where a table, a claim or a number differs
-    python -m benchmarks.results --write    write the tables into the texts
-    python -m benchmarks.results --picture  draw the pictures
+    python -m studies.results --check    fail where a table, a claim or a number differs
+    python -m studies.results --write    write the tables into the texts
+    python -m studies.results --picture  draw the pictures
 
 ``minifpt compare`` writes every run into ``runs.csv``, ``minifpt reproduce`` into ``NAME.csv``;
-copies of these are in ``benchmarks/results/``; a CSV with columns of its own is shown as it is.
-``simple.csv`` holds methods without a transformer (``benchmarks.simple``).  To add a table, copy
+copies of these are in ``studies/results/``; a CSV with columns of its own is shown as it is.
+``simple.csv`` holds methods without a transformer (``studies.simple``).  To add a table, copy
 its CSV there, put one of these lines into a text, and run ``--write``:
 
     <!-- NAME.csv -->               the table of that file
     <!-- NAME.csv: means -->        the mean over the seeds of each column behind ``seed``
     <!-- NAME.csv: TABLE -->        the same runs in the form of another of these tables
     <!-- NAME.csv: TASK+TASK -->    the columns of these tasks
-    <!-- paper.csv -->              every result of the paper beside ours (``benchmarks/paper.csv``)
+    <!-- paper.csv -->              every result of the paper beside ours (``studies/paper.csv``)
     <!-- claims.toml: predicted --> a table of ``docs/results/claims.toml``
 
-A number in the texts stands in such a table or in a claim, see :mod:`benchmarks.claims`.  To change
+A number in the texts stands in such a table or in a claim, see :mod:`studies.claims`.  To change
 a claim, change it in ``docs/results/claims.toml`` and in the texts: ``--check`` prints a sentence
-that no text has.  Tables and pictures call the arms by the words of :mod:`benchmarks.words`; the
+that no text has.  Tables and pictures call the arms by the words of :mod:`studies.words`; the
 CSVs keep the names that the commands write.
 """
 
@@ -28,25 +28,21 @@ import functools
 import itertools
 import re
 import sys
-from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 from matplotlib.text import Text
 
-from benchmarks import claims, memory_map, trunks, why
-from benchmarks.grids import read_rows, task_of
-from benchmarks.tables import ALL
-from benchmarks.words import word
 from minifpt import tasks
 from minifpt.experiments import reproduce, tables
 from minifpt.files import plots
-from studies import directions
+from studies import claims, directions, memory_map, trunks, why
+from studies.grids import read_rows, task_of
+from studies.runs import PAGES, RESULTS, ROOT
+from studies.tables import ALL
+from studies.words import word
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
-RUNS = HERE / "results"
-PAGES = ROOT / "docs" / "results"
+RUNS = RESULTS, ROOT / "benchmarks" / "results"           # of studies, and of speed
 TEXTS = (ROOT / "README.md", ROOT / "RESULTS.md", *sorted((ROOT / "docs").rglob("*.md")),
          ROOT / "lessons" / "claims.md", ROOT / "minifpt" / "viewer" / "live" / "tour.md")
 BASELINES = ("softmax regression", "two layers, 256 hidden", "letter pairs, forward filter",
@@ -57,8 +53,8 @@ WITHOUT_BASELINES = ("why-own", "why-bits", "why-start", "groups", "paper-lstm",
 MARK = re.compile(r"<!-- ([\w-]+)\.(?:csv|toml)(?:: ([\w+-]+))? -->")
 
 # Tables of several files.
-MADE = {"trunks-ranking": functools.partial(trunks.ranking, RUNS),
-        "trunks-levels": functools.partial(trunks.levels, RUNS),
+MADE = {"trunks-ranking": functools.partial(trunks.ranking, RESULTS),
+        "trunks-levels": functools.partial(trunks.levels, RESULTS),
         "directions-trunks": directions.table_of_trunks,
         **{f"directions-{study}": functools.partial(directions.table, study)
            for study in directions.STUDIES}}
@@ -75,8 +71,8 @@ def table(name, form=None):
         return claims.table(form)
     if name in MADE:
         return MADE[name]()
-    path = RUNS / f"{name}.csv"
-    if name == "memory-map":                              # written by benchmarks.memory_map
+    path = next(path for folder in RUNS if (path := folder / f"{name}.csv").exists())
+    if name == "memory-map":                              # written by studies.memory_map
         return memory_map.table(path)
     with open(path, newline="", encoding="utf-8") as f:
         head, *rest = csv.reader(f)
@@ -140,7 +136,7 @@ def renamed(text):
 def add_baselines(grid, with_curves=False):
     """Add the rows of ``BASELINES`` to a table; ``with_curves``: only what is trained step by
     step."""
-    simple = read_rows(RUNS / "simple.csv")
+    simple = read_rows(RESULTS / "simple.csv")
     for task, name in itertools.product(grid.results, BASELINES):
         histories = simple.results.get(task, {}).get(name)
         if histories and len(histories[0]) > with_curves:
@@ -186,8 +182,8 @@ SIGNS = {"agrees in part": "≈", "agrees": "=", "contradicts": "≠", "differs"
 
 
 def paper_rows():
-    """The rows of ``benchmarks/paper.csv``."""
-    with open(HERE / "paper.csv", newline="", encoding="utf-8") as f:
+    """The rows of ``studies/paper.csv``."""
+    with open(ROOT / "studies" / "paper.csv", newline="", encoding="utf-8") as f:
         return [*csv.DictReader(f)]
 
 
@@ -273,7 +269,7 @@ def problems(paths=TEXTS):
             for run in claim.get("runs", ())}
     used |= {name for text in texts.values() for name, _ in MARK.findall(text)}
     lines += [f"no text has a table or a claim of {path.name}"
-              for path in sorted(RUNS.glob("*.csv")) if path.stem not in used]
+              for folder in RUNS for path in sorted(folder.glob("*.csv")) if path.stem not in used]
     return lines
 
 
@@ -391,7 +387,7 @@ def dots(panels, path, paper=None):
 
 def surprise(path):
     """Draw the README's picture: three frozen models on bit memory, the mean over five seeds."""
-    runs = read_rows(RUNS / "memory.csv").results["bit-memory"]
+    runs = read_rows(RESULTS / "memory.csv").results["bit-memory"]
     fig, (ax,) = plots.figure(width=8, height=3.4)
     for arm, label, right in (("random", "random", 101.3), ("language", "has read novels", 95.5),
                               ("random (0.02)", "random, too small", 83.5)):
@@ -420,11 +416,11 @@ def save_in_words(fig, path, save=plots.save):
 
 def pictures():
     """Draw every picture of the results."""
-    memory_map.picture(RUNS / "memory-map.csv", HERE / "memory-map.png")
-    why.picture(RUNS, PAGES / "why.png")
-    trunks.picture(RUNS / "trunks-pretrained.csv", PAGES / "trunks.png")
-    trunks.window_picture(RUNS / "trunks-window.csv", PAGES / "trunks-window.png")
-    trunks.predictions_picture(RUNS, PAGES / "trunks-predictions.png")
+    memory_map.picture(RESULTS / "memory-map.csv", PAGES / "memory-map.png")
+    why.picture(RESULTS, PAGES / "why.png")
+    trunks.picture(RESULTS / "trunks-pretrained.csv", PAGES / "trunks.png")
+    trunks.window_picture(RESULTS / "trunks-window.csv", PAGES / "trunks-window.png")
+    trunks.predictions_picture(RESULTS, PAGES / "trunks-predictions.png")
     directions.pictures(PAGES)
     surprise(PAGES / "surprise.png")
     dots(WHOLE, PAGES / "whole.png")
@@ -438,12 +434,12 @@ def pictures_of_grids():
     """Draw the pictures whose labels are those of the CSVs."""
     panels = {}
     for name in PICTURE:
-        (task, arms), = read_rows(RUNS / f"{name}.csv").results.items()
+        (task, arms), = read_rows(RESULTS / f"{name}.csv").results.items()
         arms = {TRUNKS.get(arm, arm): runs for arm, runs in arms.items()}
         panels[task] = {arm: arms[arm] for arm in TRUNKS.values() if arm in arms}
-    tables.picture(tables.Grid(panels, {}, {}, []), HERE / "curves.png")
-    tables.picture(read_rows(RUNS / "statistics.csv"), HERE / "statistics.png")
-    sweep_picture(read_rows(RUNS / "learning-rates.csv"), PAGES / "rates.png")
+    tables.picture(tables.Grid(panels, {}, {}, []), PAGES / "curves.png")
+    tables.picture(read_rows(RESULTS / "statistics.csv"), PAGES / "statistics.png")
+    sweep_picture(read_rows(RESULTS / "learning-rates.csv"), PAGES / "rates.png")
 
 
 def sweep_picture(grid, path):
