@@ -45,7 +45,7 @@ from minifpt.experiments.tables import markdown
 from minifpt.files import plots
 from minifpt.machine import kept_memory, one_core
 from studies import trunks
-from studies.runs import NEVER, PAGES, RESULTS, curve_of, first_step, read_rows, train_to
+from studies.runs import NEVER, RESULTS, curve_of, first_step, read_rows, train_to
 
 RATES = 1e-2, 3e-2, 3e-3                                  # the likeliest first; 1e-2 is the middle
 VALIDATION_SEEDS, SEEDS = (2001, 2002, 2003), (2101, 2102, 2103, 2104, 2105)
@@ -587,13 +587,6 @@ def picture_of_plane(target, folder=RESULTS):
     ax.minorticks_off()
     fig.legend(loc="outside right upper", frameon=False, fontsize=9)
     plots.save(fig, target)
-
-
-def pictures(pages=PAGES, folder=RESULTS):
-    """Draw the three pictures of docs/results/directions.md."""
-    picture_of_curves(pages / "directions-curves.png")
-    picture_of_dose(pages / "directions-dose.png", folder)
-    picture_of_plane(pages / "directions-plane.png", folder)
 
 
 def main():
