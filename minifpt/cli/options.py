@@ -91,6 +91,8 @@ def out_option(text, place, **settings):
 
 
 FORCE = option("--force", action="store_true", help="replace a file that is there")
+FUNCTIONAL = option("--functional", type=Path, metavar="FILE",
+                    help="run your functions from a file by 'minifpt new'")
 OPEN = option("--open", action="store_true", help="open the page in a browser")
 RUN_SETTINGS = {                                          # name: (type, help)
     "steps": (int, "training steps"), "batch_size": (int, "examples in a step"),
