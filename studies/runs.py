@@ -37,6 +37,20 @@ def first_step(goal, row):
     return next((step for step, accuracy in curve_of(row).items() if accuracy >= goal), NEVER)
 
 
+def number(steps, most):
+    """Return a number of steps as text.  ``NEVER`` is more than ``most``, and ``NEVER`` plus some
+    steps is more than those."""
+    if steps < NEVER / 2:
+        return f"{steps:,.0f}"
+    return f"> {steps - NEVER if steps > NEVER else most:,.0f}"
+
+
+def spread(steps, most):
+    """Return the median of some steps, and the least and the largest in brackets."""
+    median, least, largest = (number(f(steps), most) for f in (np.median, min, max))
+    return median + f" ({least}…{largest})" * (least != largest)
+
+
 def train_until(goal, model, task, optimizer, seed, *, rate, steps, batch_size=16, warmup=0,
                 every=25, examples=128):
     """Train a model at a constant rate after a warm-up; yield the step and the test accuracy every

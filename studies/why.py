@@ -30,7 +30,7 @@ from minifpt.machine import single_threaded_blas
 from minifpt.progress import progress_bar
 from minifpt.trunks import forms
 from studies import style
-from studies.runs import NEVER, RESULTS, read_rows, train_until, trained, write_rows
+from studies.runs import NEVER, RESULTS, read_rows, spread, train_until, trained, write_rows
 from studies.sweeps import grid
 
 # What a run depends on, and the defaults: one block, 5 strings of 100 bits in patches of 20.
@@ -211,15 +211,12 @@ def mechanism(seed):
     values, vectors = np.linalg.eigh((m + m.T) / 2)
     positive = values > 0
     optimizer = optim.Adam(trained(model), DEFAULTS["lr"])
-    rng = np.random.default_rng([seed, 0])
     test = task.batch(np.random.default_rng([seed, 1]), 1024, "test")
-    for step in range(501):
-        if step % 25 == 0:
-            inputs = forms.through_norm(model.trunk, 0, model.input.weight.data)
-            share = ((inputs @ vectors[:, positive]) ** 2).sum() / (inputs ** 2).sum()
-            yield seed, "input layer in positive directions", step, share
-        x, y = task.batch(rng, DEFAULTS["batch_size"], "train")
-        training.step(model, task, optimizer, x, y, 1.0, rng)
+    tests = train_until(np.inf, model, task, optimizer, seed, rate=DEFAULTS["lr"], steps=501)
+    for step in itertools.chain([0], (step for step, _ in tests)):
+        inputs = forms.through_norm(model.trunk, 0, model.input.weight.data)
+        share = ((inputs @ vectors[:, positive]) ** 2).sum() / (inputs ** 2).sum()
+        yield seed, "input layer in positive directions", step, share
     parts = {"positive part": (vectors * np.maximum(values, 0)) @ vectors.T,
              "negative part": (vectors * np.minimum(values, 0)) @ vectors.T,
              "antisymmetric part": (m - m.T) / 2}
@@ -381,13 +378,8 @@ CHANGES = {"patch": "patches of {}", "task": "{}", "batch_size": "batches of {}"
 def answer(rows):
     """Return the median of the steps to the goal and their range, where a run that did not get
     there counts as later than all others."""
-    steps = [float(row["reached"] or np.inf) for row in rows]
-    most = int(rows[0]["last_step" if np.isinf(min(steps)) else "steps"])
-
-    def text(n):
-        return f"{n:,.0f}" if n < np.inf else f"> {most:,}"
-    cell, low, high = (text(f(steps)) for f in (np.median, min, max))
-    return cell + f" ({low} to {high})" * (low != high)
+    steps = [int(row["reached"] or NEVER) for row in rows]
+    return spread(steps, int(rows[0]["last_step" if min(steps) == NEVER else "steps"]))
 
 
 def picture(target, folder=RESULTS):
@@ -422,7 +414,7 @@ def picture(target, folder=RESULTS):
 
 def key(setting):
     """Return what a run depends on, as texts; a row of a file may lack a column."""
-    return tuple(str(setting.get(name) or default) for name, default in DEFAULTS.items())
+    return tuple(str(setting.get(name, "")) or str(default) for name, default in DEFAULTS.items())
 
 
 def run_all(names, folder):
