@@ -28,7 +28,7 @@ import numpy as np
 
 import minifpt
 from minifpt.machine import single_threaded_blas
-from studies.runs import RESULTS, read_rows, write_rows
+from studies.runs import RESULTS, fill
 
 TRUNKS = {"language": "minigpt-language", "as in the paper": "random",
           "statistics": "statistics:minigpt-language"}
@@ -147,14 +147,10 @@ def main():
     measures = {"xor": lambda **plan: parts(xor_model(**plan)),
                 "looks": lambda **plan: looks(xor_model(**plan)), "rates": rate_run}
     for study in args.studies:
-        path = RESULTS / f"inside-{study}.csv"
-        rows = read_rows(path)
-        for plan in plans[study]:
-            if any(all(row[key] == str(plan[key]) for key in plan) for row in rows):
-                continue
-            rows.append({key: str(value) for key, value in plan.items()} | measures[study](**plan))
-            write_rows(path, rows, list(rows[0]))
-            print(rows[-1], flush=True)
+        names = [*plans[study][0]]
+        fill(RESULTS / f"inside-{study}.csv", plans[study],
+             lambda plan, study=study: plan | measures[study](**plan),
+             lambda row, names=names: [str(row[name]) for name in names])
 
 
 if __name__ == "__main__":

@@ -26,6 +26,18 @@ def write_rows(path, rows, columns):
     save_text(path, csv_text(rows, columns))
 
 
+def fill(path, settings, run, key):
+    """Write a row into a CSV file, as its run ends, for each of the settings whose ``key`` no row
+    of the file has."""
+    for setting in settings:
+        rows = read_rows(path)                            # another process may write there, too
+        if key(setting) not in map(key, rows):
+            rows.append(run(setting))
+            write_rows(path, rows, list(rows[-1]))
+            print(path.stem, *[value for value in rows[-1].values() if len(str(value)) < 40],
+                  flush=True)
+
+
 def curve_of(row):
     """Return the tests of a run, {step: accuracy}, from its column *curve*."""
     return {int(step): float(accuracy) for step, accuracy in

@@ -27,10 +27,9 @@ from minifpt.experiments import tables
 from minifpt.experiments.compare import Arm, Column
 from minifpt.files import save_text
 from minifpt.machine import single_threaded_blas
-from minifpt.progress import progress_bar
 from minifpt.trunks import forms
 from studies import style
-from studies.runs import NEVER, RESULTS, read_rows, spread, train_until, trained, write_rows
+from studies.runs import NEVER, RESULTS, fill, read_rows, spread, train_until, trained, write_rows
 from studies.sweeps import grid
 
 # What a run depends on, and the defaults: one block, 5 strings of 100 bits in patches of 20.
@@ -174,11 +173,11 @@ class SGD:
             p.data -= self.lr * speed
 
 
-def run(setting, bar):
+def run(setting):
     """Train one model; return the setting with what was measured, a row of the CSV file."""
     if setting["own_token"] == "masked":
         with patch.object(functional, "causal_mask", mask_of_others):
-            return run(setting | {"own_token": "read"}, bar) | {"own_token": "masked"}
+            return run(setting | {"own_token": "read"}) | {"own_token": "masked"}
     s = setting
     task = minifpt.tasks.get(s["task"], **({"bits": s["bits"], "patch": s["patch"]}
                                            if s["task"] == "bit-memory" else {}))
@@ -193,7 +192,6 @@ def run(setting, bar):
     for step, accuracy in train_until(
             s["goal"], model, task, optimizer, s["seed"], rate=s["lr"],
             batch_size=s["batch_size"], warmup=s["warmup"], steps=s["steps"], every=s["every"]):
-        bar.update(s["every"])
         curve.append(f"{step}:{accuracy:.4f}")
         matches.append(f"{step}:{match(model):.3f}")
     return s | dict(zip(MEASURED, (step if accuracy >= s["goal"] else "", step, f"{accuracy:.4f}",
@@ -428,12 +426,8 @@ def run_all(names, folder):
             with single_threaded_blas:
                 write_rows(path, [*mechanisms()], MECHANISM)
             continue
-        total = sum(setting["steps"] for setting in STUDIES[name])
-        with progress_bar(total=total, unit="step", desc=name) as bar, single_threaded_blas:
-            for setting in STUDIES[name]:
-                rows = read_rows(path)
-                if key(setting) not in map(key, rows):
-                    write_rows(path, [*rows, run(setting, bar)], [*DEFAULTS, *MEASURED])
+        with single_threaded_blas:
+            fill(path, STUDIES[name], run, key)
 
 
 def main():
