@@ -1,11 +1,11 @@
 """Build the lessons that run in the browser: ``python docs/lite.py [OUT] [--pyodide FOLDER]``.
 
-Needs ``pip install '.[lite]'``, and a network while it builds.  JupyterLite shows the lessons of the
-spine.  minifpt is installed in the tab from a wheel beside the page, without weights and outputs.
-Each file of weights has a wheel of its own, which the first cell of a lesson asks for if the lesson
-names it.  By default the browser loads Python (Pyodide), NumPy, SciPy and Matplotlib, about 40 MB,
-from Pyodide's host.  With ``--pyodide`` they come from a copy of that folder, an unpacked
-distribution, beside the page, and the site needs no network.
+Needs ``pip install '.[lite]'``, and a network while it builds.  JupyterLite shows the lessons of
+the spine.  minifpt is installed in the tab from a wheel beside the page, without weights and
+outputs.  Each file of weights has a wheel of its own, which the first cell of a lesson asks for if
+the lesson names it.  By default the browser loads Python (Pyodide), NumPy, SciPy and Matplotlib,
+about 40 MB, from Pyodide's host.  With ``--pyodide`` they come from a copy of that folder, an
+unpacked distribution, beside the page, and the site needs no network.
 """
 
 import argparse
@@ -40,9 +40,9 @@ def notebook(path):
     """Return a lesson without outputs, whose first cell installs minifpt and the weights."""
     text = without_outputs(path)
     content, weights = json.loads(text), [name for name in WEIGHTS if name in text]
-    content["cells"].insert(1, {
-        "cell_type": "code", "id": "install", "metadata": {}, "outputs": [], "execution_count": None,
-        "source": [" ".join(["%pip install -q minifpt", *weights])]})
+    install = " ".join(["%pip install -q minifpt", *weights])
+    content["cells"].insert(1, {"cell_type": "code", "id": "install", "metadata": {},
+                                "outputs": [], "execution_count": None, "source": [install]})
     content["metadata"]["kernelspec"] = {"name": "python", "display_name": "Python (Pyodide)",
                                       "language": "python"}
     return json.dumps(content)
@@ -52,8 +52,9 @@ def write_wheel(folder, name, version, files, metadata=""):
     """Write a wheel of pure Python.  ``files`` is {name inside: bytes}; ``metadata`` are lines of
     its METADATA, such as what it requires."""
     info = f"{name.replace('-', '_')}-{version}.dist-info"
+    head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     files = files | {
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{metadata}".encode(),
+        f"{info}/METADATA": (head + metadata).encode(),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: minifpt\nRoot-Is-Purelib: true\n"
                          b"Tag: py3-none-any\n"}
     record = "".join(f"{inside},sha256={digest(content)},{len(content)}\n"
