@@ -25,11 +25,12 @@ import minifpt
 from minifpt import functional, optim, training
 from minifpt.experiments import tables
 from minifpt.experiments.compare import Arm, Column
-from minifpt.files import plots, save_text
+from minifpt.files import save_text
 from minifpt.machine import single_threaded_blas
 from minifpt.progress import progress_bar
 from minifpt.trunks import forms
-from studies.runs import RESULTS, read_rows, train_until, trained, write_rows
+from studies import style
+from studies.runs import NEVER, RESULTS, read_rows, train_until, trained, write_rows
 from studies.sweeps import grid
 
 # What a run depends on, and the defaults: one block, 5 strings of 100 bits in patches of 20.
@@ -389,36 +390,34 @@ def answer(rows):
     return cell + f" ({low} to {high})" * (low != high)
 
 
-def picture(folder, target):
+def picture(target, folder=RESULTS):
     """Draw the steps to the goal against the angle between queries and keys."""
-    lines = {"bit memory, random start": ("angle", "slope", "budget"),
-             "bit memory, aligned start": ("aligned",), "bit XOR, random start": ("xor",)}
-    fig, (ax,) = plots.figure(1, width=6.6, height=4.2)
-    for (label, studies), color, marker in zip(lines.items(), ("#d62728", "#1f77b4", "0.45"), "os^",
-                                               strict=True):
+    lines = {"bit memory, random start": (("angle", "slope", "budget"), style.RANDOM, "o"),
+             "bit memory, aligned start": (("aligned",), style.COLORS["aligned"], "s"),
+             "bit XOR, random start": (("xor",), style.COLORS["neutral"], "^")}
+    fig, (ax,) = style.figure(height=4.6)
+    for label, (studies, color, marker) in lines.items():
         rows = [row for study in studies for row in read_rows(folder / f"why-{study}.csv")
                 if row["angle"] != "antisymmetric" and row["start"] != "opposed"
                 and (study == "xor" or is_base(row))]
-        steps = {}
+        runs = {}
         for row in longest(rows):
-            runs = steps.setdefault(float(row["angle"]), (int(row["steps"]), []))
-            runs[1].append(int(row["reached"] or 10 ** 9))
-        medians = {angle: np.median(runs) for angle, (_, runs) in sorted(steps.items())}
-        solved = {angle: median for angle, median in medians.items() if median < 10 ** 6}
+            runs.setdefault(float(row["angle"]), []).append(row)
+        medians = {angle: np.median([int(row["reached"] or NEVER) for row in runs[angle]])
+                   for angle in sorted(runs)}
+        solved = {angle: median for angle, median in medians.items() if median < NEVER / 2}
         ax.plot([*solved], [*solved.values()], "-", marker=marker, color=color, label=label)
-        for angle in sorted(set(medians) - set(solved)):  # an arrow: not within these steps
-            most = steps[angle][0]
-            if most < max(solved.values()):               # too few to compare
-                continue
-            ax.annotate("", (angle, 1.7 * most), (angle, most),
-                        arrowprops={"arrowstyle": "->", "color": color})
-            ax.plot(angle, most, marker=marker, color=color, fillstyle="none")
-    ax.axvline(90, color="0.6", linestyle=":")
-    ax.text(91, 12, "as random weights are", fontsize=9, color="0.3")
-    ax.set(xlabel="angle between the frozen queries and keys (degrees)", yscale="log",
-           ylabel="steps until solved", xticks=range(0, 181, 30), ylim=(10, 60_000))
+        for angle in {*medians} - {*solved}:
+            most = int(runs[angle][0]["steps"])
+            if most >= max(solved.values()):              # else too few to compare
+                style.mark_limit(ax, angle, most, color, marker)
+    ax.axvline(90, color="0.4", linestyle=":", linewidth=1)
+    ax.text(91, 14, "as random weights are", color="0.3")
+    style.count_steps(ax.yaxis, (10, 30, 100, 300, 1000, 3000, 10_000, 30_000))
+    ax.set(xlabel="angle between the frozen queries and keys (degrees)",
+           ylabel="steps until solved", xticks=range(0, 181, 30), ylim=(12, 60_000))
     ax.legend(loc="upper left", frameon=False)
-    plots.save(fig, target)
+    style.save(fig, target, "Beyond a right angle a random start needs ever more steps")
 
 
 def key(setting):

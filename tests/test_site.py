@@ -1,11 +1,10 @@
 """The site: it builds without a warning, its links lead somewhere, and a browser can read it."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import load_module
+from conftest import child, load_module
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.skipif(not (ROOT / "docs" / "build.py").exists(),
@@ -25,9 +24,9 @@ def builder():
 
 def built(script, out, seconds, *options):
     """Run a script of docs/ that builds a site into a folder, and return the folder."""
-    process = subprocess.run([sys.executable, ROOT / "docs" / script, out, *options], cwd=out,
-                             capture_output=True, text=True, timeout=seconds)
-    assert process.returncode == 0, process.stdout + process.stderr
+def built(script, out, seconds, *options):
+    """Run a script of docs/ that builds a site into a folder, and return the folder."""
+    child(sys.executable, ROOT / "docs" / script, out, *options, cwd=out, timeout=seconds)
     return out
 
 
