@@ -24,8 +24,6 @@ def builder():
 
 def built(script, out, seconds, *options):
     """Run a script of docs/ that builds a site into a folder, and return the folder."""
-def built(script, out, seconds, *options):
-    """Run a script of docs/ that builds a site into a folder, and return the folder."""
     child(sys.executable, ROOT / "docs" / script, out, *options, cwd=out, timeout=seconds)
     return out
 
