@@ -132,6 +132,25 @@ def rate_run(trunk, lr, seed):
     return {"curve": " ".join(f"{100 * value:.1f}" for value in history["test_accuracy"])}
 
 
+def over_seeds(head, *rows):
+    """Return the header of a CSV and a row for each arm, whose cells are means over the seeds.  A
+    cell may hold several numbers; a single one has the least and the largest behind it."""
+    at, arms = head.index("seed"), {}
+    for row in rows:
+        arms.setdefault(tuple(row[:at]), []).append(row[at + 1:])
+    return [[*head[:at], *head[at + 1:]],
+            *([*arm, *map(mean_cell, zip(*runs, strict=True))] for arm, runs in arms.items())]
+
+
+def mean_cell(cells):
+    """Return the mean of cells such as ``98.5`` or ``1.00 0.33``, with as many decimals."""
+    decimals = len(cells[0].partition(" ")[0].partition(".")[2])
+    values = np.array([cell.split() for cell in cells], float)
+    ends = f" ({values.min():.{decimals}f}…{values.max():.{decimals}f})"
+    return (" ".join(f"{mean:z.{decimals}f}" for mean in values.mean(axis=0))
+            + ends * (values.shape[1] == 1))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("studies", nargs="*", default=["xor", "looks", "rates"])
