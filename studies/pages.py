@@ -108,8 +108,8 @@ def cells_of(text):
 
 
 def short(text):
-    """Return a table without what the legend says once: the seeds that most cells share, words for a
-    rate and its edge, the area, the levels of accuracy of a column."""
+    """Return a table without what the legend says once: the seeds that most cells share, the words
+    for a rate and its edge, the area, the levels of accuracy of a column."""
     text = re.sub(r", lr ([\w.-]+)( \(edge\))?", lambda m: f"; {m[1]}{'†' * bool(m[2])}", text)
     text = re.sub(r"; area [^;|]*(?=[;|])", "", text)
     text = re.sub(r"([+-]?[\d.,]+) to ((?:> )?[+-]?[\d.,]+)\)", r"\1…\2)", text).replace(" / ", "/")
