@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import typed_user
+from conftest import child
 
 import minifpt
 from minifpt.viewer.steps.page import PAGE
@@ -25,10 +26,7 @@ HOME = "https://example.org/owner/minifpt"
 def run(*command, cwd=ROOT, **variables):
     """Return what a command prints, which must succeed without this repository on the path."""
     clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MINIFPT_HOME")}
-    process = subprocess.run([str(part) for part in command], cwd=cwd, env=clean | variables,
-                             capture_output=True, text=True, timeout=600)
-    assert process.returncode == 0, f"{command}\n{process.stdout}\n{process.stderr}"
-    return process.stdout
+    return child(*command, cwd=cwd, env=clean | variables, timeout=600).stdout
 
 
 def setup(*args, cwd=ROOT):
@@ -195,18 +193,6 @@ def test_the_wheel_trains_copies_the_lessons_and_writes_the_live_page(bin_folder
     run(bin_folder / "minifpt", "playground", cwd=tmp_path)
     page = (tmp_path / "playground.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>") and len(page) > 100_000   # weights are in it
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tool", ["uvx", "pipx"])
-def test_the_wheel_trains_without_being_installed(tool, wheel, tmp_path):
-    program = shutil.which(tool) or shutil.which(tool, path=str(Path(sys.executable).parent))
-    if program is None:
-        pytest.skip(f"there is no {tool}")
-    options = ["--from", wheel] if tool == "uvx" else ["run", "--spec", wheel]
-    shown = run(program, *options, "minifpt", "train", "bit-xor", "--steps", "20", cwd=tmp_path,
-                PIPX_HOME=str(tmp_path / "pipx"), UV_CACHE_DIR=str(tmp_path / "uv"))
-    assert "after 20 steps" in shown and (tmp_path / "runs/bit-xor").is_dir()
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ def executor_of(address):
 
 @takes(
     shared.TASKS,
-    option("--models", nargs="+", type=shared.model, metavar="MODEL",
+    option("--models", nargs="+", metavar="MODEL",
            help=f"trunks to compare (default: {' '.join(experiments.MODELS)})"),
     *(option(f"--{name}", nargs="+", **axis["option"]) for name, axis in AXES.items()),
     option("--seeds", type=int, default=5, help="number of seeds (default: 5)"),

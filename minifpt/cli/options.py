@@ -2,28 +2,28 @@
 
 import argparse
 import inspect
-import os
+import textwrap
 from pathlib import Path
 
 from .. import tasks
 from ..plugins import USERS_OWN
-from ..trunks import config_for, forms
+from ..trunks import forms
+from ..trunks.names import others
 
 DEFAULT_MODEL = "minigpt-language"
 KINDS = "'minifpt summary --help' lists every kind of MODEL"
-TRUNKS = """\
+FAMILIES = textwrap.fill(f"as random:SHAPE, for another family: {others()}", 54)
+TRUNKS = f"""\
 A MODEL is one of
     minigpt-language      shipped weights ('minifpt info' lists them)
-    FILE or FOLDER        your own weights, also of a Llama, BERT, ViT or T5
+    FILE or FOLDER        your own weights, also of another family
     random, random:SHAPE  random weights as the paper draws them for the width,
                           of minigpt's shape or that of gpt2, gpt2-medium,
                           gpt2-large or gpt2-xl
     random:1x2x256@1.41   blocks x heads x channels, with a standard deviation
                           of 1.41 / sqrt(channels); that of random is 0.55
     random@gpt2           GPT-2's own 0.02, too small for 128 channels
-    random:llama:6x4x128  a random Llama; 6x4/2x128: 2 heads of keys and values
-    random:bert:6x4x128   a random BERT; also roberta:, vit:, t5:, and
-                          longformer:32:6x4x128 with a window of 32 tokens
+    random:FAMILY:SHAPE   {textwrap.indent(FAMILIES, ' ' * 26).lstrip()}
     statistics:NAME       random, with each array's mean and standard deviation
     lstm:3x128            a random LSTM; ,residual and ,positions add these
     ...,qk=105            after a random one: 105 degrees between each head's
@@ -50,22 +50,7 @@ def takes(*options, **texts):
     return decorate
 
 
-def model(text):
-    """Return the name of a trunk from the command line; refuse a random one that this machine's
-    memory does not hold."""
-    try:
-        config = config_for(text)
-    except (ValueError, OSError):                         # the command says what is wrong
-        return text
-    size = 48 * config.n_layer * config.n_embd ** 2 if config else 0      # bytes, about
-    if hasattr(os, "sysconf") and size > (memory := os.sysconf("SC_PAGE_SIZE")
-                                          * os.sysconf("SC_PHYS_PAGES")):
-        raise argparse.ArgumentTypeError(f"the weights of {text} take {size / 1e9:,.0f} GB, "
-                                         f"this machine has {memory / 1e9:,.0f} GB")
-    return text
-
-
-MODEL = option("--model", type=model, default=DEFAULT_MODEL, metavar="MODEL",
+MODEL = option("--model", default=DEFAULT_MODEL, metavar="MODEL",
                help=f"the trunk, by name or path (default: {DEFAULT_MODEL})")
 FREEZE = option("--freeze", default="fpt", metavar="MASK", help=(
     "frozen parts: fpt, full (none), output_only, 'attn,mlp,h.3-5.ln_1.*', or 'only:ln,output', "
@@ -90,6 +75,8 @@ def out_option(text, place, **settings):
 
 
 FORCE = option("--force", action="store_true", help="replace a file that is there")
+FUNCTIONAL = option("--functional", type=Path, metavar="FILE",
+                    help="run your functions from a file by 'minifpt new'")
 OPEN = option("--open", action="store_true", help="open the page in a browser")
 RUN_SETTINGS = {                                          # name: (type, help)
     "steps": (int, "training steps"), "batch_size": (int, "examples in a step"),
