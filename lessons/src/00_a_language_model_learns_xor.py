@@ -28,9 +28,8 @@ import numpy as np
 from tqdm import tqdm
 
 import minifpt
-from minifpt.exercises import check
-from minifpt.exercises.lesson import (
-    bars, color, curves, figure, matrix, model_map, picture, reveal, show)
+from minifpt.exercises import check, lesson
+from minifpt.exercises.lesson import bars, color, curves, figure, matrix, picture, reveal, show
 from minifpt.files.tokenizer import Bytes
 
 language_model = minifpt.LanguageModel.from_pretrained("minigpt-language")
@@ -92,7 +91,7 @@ def make(trunk="minigpt-language", seed=0):
     return model
 
 
-model_map("input layer", "positions", "norm", "output layer")
+lesson.model_map("input layer", "positions", "norm", "output layer")
 show(minifpt.FreezeMask.fpt)
 counts = make().counts(task.tokens).values()              # (parameters, trained) of each group
 total, trained = (sum(n) for n in zip(*counts, strict=True))
@@ -170,7 +169,8 @@ for name, trunk in TRUNKS.items():
                if name.endswith("c_attn.weight")]
     print(f"{name:12} spread of attention's first matrix: {np.mean(spreads):.3f}")
 right = runs(TRUNKS)
-early = {name: np.append(right[name][:, 1], [run(TRUNKS[name], seed, 100)[1] for seed in range(3, 8)])
+early = {name: np.append(right[name][:, 1], [run(TRUNKS[name], seed, 100)[1]
+                                             for seed in range(3, 8)])
          for name in ("language", "random")}
 reveal(guess, max(early, key=lambda name: early[name].mean()))
 print("bits right after 100 steps (%), eight seeds")
@@ -200,7 +200,7 @@ ends = {name: rows[:, -1] for name, rows in right.items() if name != "language"}
 learned = [name.split()[2] for name, values in ends.items() if "," in name and values.mean() >= 90]
 reveal(guess, {0: "neither", 1: "".join(learned), 2: "both"}[len(learned)])
 bars(dict(sorted(ends.items(), key=lambda item: item[1].mean())),
-     "One part at a time gets the right size", "bits right after 300 steps (%), a dot for each seed",
+     "Attention of the right size is enough", "bits right after 300 steps (%), a dot for each seed",
      color.random, digits=0, levels=[50], notes=["guessing"], width=6, xlim=(0, 112))
 
 # %% [markdown]

@@ -23,13 +23,12 @@ import numpy as np
 
 import minifpt
 from minifpt import functional as F
-from minifpt.exercises import check
-from minifpt.exercises.lesson import (
-    color, curves, descend, figure, matrix, model_map, picture, reveal, show)
+from minifpt.exercises import check, lesson
+from minifpt.exercises.lesson import color, curves, figure, matrix, picture, reveal, show
 from minifpt.exercises.track import written
 from minifpt.layers import MLP, Layer, LayerNorm, Linear
 
-model_map("norm")
+lesson.model_map("norm")
 
 # %% [markdown]
 # ## Twelve blocks in a row
@@ -208,7 +207,7 @@ images = images.reshape(128, -1).astype(float)
 def loss_after(has_norm, factor, rate, seed):             # 40 steps of gradient descent
     layers = [Linear(784, 32, float), *(Block(has_norm) for _ in range(12)), Linear(32, 10, float)]
     draw(layers[:-1], factor, seed)                       # the last layer begins with zeros
-    loss = descend(layers, images, labels, rate, 40)[-1]
+    loss = lesson.descend(layers, images, labels, rate, 40)[-1]
     return loss if loss < 3 else np.nan                   # beyond the picture
 
 
