@@ -182,9 +182,10 @@ picture(fig)
 #
 # Write `softmax`, `softmax_backward` and `cross_entropy_backward` in `mine.py`, for any number of
 # leading axes. `softmax` returns $p$ and `SoftmaxCache(p)`, and `softmax_backward` gets that cache.
-# `cross_entropy` stays the library's. Its cache holds `cache.targets` and `cache.log_sum_exp.e`,
-# the exponentials of each row with its largest logit subtracted. Divide by the number of targets,
-# and multiply by `dy`, one number. Keep float32 float32: `np.eye(V)` is float64.
+# `cross_entropy` and `log_sum_exp` stay the library's. The cache holds `cache.targets` and
+# `cache.log_sum_exp.e`, the exponentials of each row with its largest logit subtracted. Divide by
+# the number of targets, and multiply by `dy`, one number. Keep float32 float32: `np.eye(V)` is
+# float64.
 
 # %%
 BEGIN = False                                             # True: appends the stubs
@@ -220,8 +221,8 @@ def regression(steps=150, rate=0.3):
     return right, losses[0]
 
 
-with written("mine.py", "linear", "linear_backward", "softmax", "softmax_backward",
-             "cross_entropy", "cross_entropy_backward") as whose:
+with written("mine.py", "softmax", "softmax_backward", "cross_entropy_backward", "cross_entropy",
+             "linear", "linear_backward") as whose:
     right, first_loss = regression()
 reveal(guess, float(first_loss), "nats")
 print(f"right in the end: {right[-1]:.0f} %")

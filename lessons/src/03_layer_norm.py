@@ -82,7 +82,7 @@ def deviations(has_norm, factor):
 reveal(guess, deviations(False, 1)[-1])
 curves({f"{name}, factor {factor}": deviations(has_norm, factor)
         for name, has_norm in (("without", False), ("with layer norm", True)) for factor in (2, 1)},
-       "Twelve random blocks: only layer norm tames them", "blocks", "standard deviation of x",
+       "Without layer norm, twelve blocks multiply the size", "blocks", "standard deviation of x",
        log="y", styles=("^-", "o-", "^--", "o--"),
        inks=(color.ochre, color.ochre, color.ink, color.ink))
 
@@ -96,9 +96,9 @@ print(f"GELU passes {passed:.2f} of the mean square on: size {np.sqrt(1 + passed
 
 # %% [markdown]
 # GELU turns nearly half of the numbers into almost 0, so each block multiplies the mean square by
-# 1.43 instead of 2. That is about what we saw.
+# 1.42 instead of 2. That is about what we saw.
 #
-# But it *multiplies*: a straight line on this scale, and a steep one with the factor 2. With layer
+# It *multiplies*: a straight line on this scale, and a steep one with the factor 2. With layer
 # norm each block *adds* something whose size does not depend on what came before. (One draw.)
 #
 # ## Three lines
@@ -213,8 +213,8 @@ def loss_after(has_norm, factor, rate, seed):             # 40 steps of gradient
 
 lowest = {(True, 1): -3, (True, 2): -3, (False, 1): -4, (False, 2): -13}     # powers of ten
 losses, rates = {}, {arm: 10.0 ** (low + np.arange(0, 2.1, 0.5)) for arm, low in lowest.items()}
-with written("mine.py", "linear", "linear_backward", "layer_norm",
-             "layer_norm_backward") as whose, np.errstate(all="ignore"):
+with written("mine.py", "layer_norm", "layer_norm_backward", "linear",
+             "linear_backward") as whose, np.errstate(all="ignore"):
     for arm in lowest:
         losses[arm] = [np.mean([loss_after(*arm, rate, seed) for seed in range(3)])
                        for rate in rates[arm]]
@@ -233,8 +233,8 @@ picture(fig)
 # Twice the weights, so half the rate, or a quarter? Look at the first picture. Twelve blocks with
 # the factor 2 make $x$ some 40,000 times as large as with the factor 1. The last layer's $dw =
 # x^\top dy$ grows with $x$, and a step of it moves the scores by $x\,dw$, with $x$ once more. So
-# the rate must fall by the *square* of 40,000, nine powers of ten. You would have to find that
-# rate, and the model hardly learns at it. (Where a line ends, one of three seeds is beyond 3.)
+# the rate must fall by the *square* of 40,000, about nine powers of ten. You would have to find
+# that rate, and the model hardly learns at it. (Where a line ends, one of three seeds is beyond 3.)
 #
 # ## Exercises
 #

@@ -235,8 +235,7 @@ def recall(seed, steps=150):
     return 100 * history["test_accuracy"]
 
 
-with written("mine.py", "linear", "layer_norm", "positions", "positions_backward",
-             "attention") as whose:
+with written("mine.py", "positions", "positions_backward", "attention", "linear") as whose:
     runs = [recall(seed) for seed in range(5)]
 reveal(guess, sum(run[-1] > 80 for run in runs), "of 5")
 curves({"": runs}, f"One frozen random head, five seeds\n{whose}", ylabel="bits right (%)",
@@ -275,6 +274,10 @@ check("windowed_attention", windowed_attention)
 
 # %% [markdown]
 # ## Going further
+#
+# **Dropout in your own file**, if you like: `minifpt.new("mine.py", lesson=18)` appends `dropout`
+# and all that no other lesson asks for. `dropout` and its backward pass multiply what they keep by
+# $1/(1 - p)$, so that the mean stays; with $p = 0$ they draw nothing, and `rng` may be `None`.
 #
 # **Do heads make use of positions?** Here is the trunk *language* of lesson 0 as a language model.
 # In a second copy we set the table of positions to 0. These are the maps of its first block; a dot

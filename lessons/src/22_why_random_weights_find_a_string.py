@@ -8,12 +8,12 @@
 #
 # - write what a head looks for as one matrix, and prove which part of it finds likeness;
 # - turn keys away from queries, and take that ability away;
-# - start the trained part where it learns fastest;
+# - start the input layer where it learns fastest;
 # - answer the question of the course.
 #
 # **What we know by now.** Random weights of the right size learn bit XOR (lesson
-# [0](00_a_language_model_learns_xor.ipynb)) and find the string of bit memory (lesson
-# [8](08_inside_bit_xor_and_bit_memory.ipynb)). 
+# [0](00_a_language_model_learns_xor.ipynb)) and find the string of bit memory
+# ([8](08_inside_bit_xor_and_bit_memory.ipynb)).
 #
 # **The question:** Why can random weights find a string?
 #
@@ -94,8 +94,8 @@ print(f"by S: from {by_S.min():.1f} to {by_S.max():.1f}")
 # $$ W_k = \cos(a)\,W_q + \sin(a)\,Z $$
 #
 # At 90° this is the usual random head. At 0° keys equal queries, so a token's score with itself is
-# a square, never below 0. At 180° they are opposite. The numbers in $W_k$ have the same size at
-# every angle, as $\cos^2 a + \sin^2 a = 1$.
+# a square, never below 0. At 180° they are opposite. The numbers in $W_k$ are as large at every
+# angle, as $\cos^2 a + \sin^2 a = 1$.
 
 # %%
 def trunk_at(angle):
@@ -179,7 +179,7 @@ print(*(f"{name}: {end.min():.1f} to {end.max():.1f} %" for name, end in ends.it
 # A small step uphill, $x + 2 \eta\,x S$, multiplies each part $x u_j$ by $1 + 2 \eta \lambda_j$.
 # **Positive directions grow, negative ones shrink.**
 #
-# That is gradient ascent on one score. Do our models do it, which train with Adam, on the loss?
+# That is gradient ascent on one score. Do our models do it, trained with Adam on the loss?
 # Before training, half of $W$'s squared length lies in positive directions. How many per cent after
 # the 200 steps of *as drawn*?
 
@@ -206,10 +206,9 @@ print("before:", *(f"{in_positive(make(90, seed)):.0f} %" for seed in range(5)),
 #
 # ## A better start
 #
-# So we can begin there. `start="aligned"` turns the *trained*
-# input layer into the $n$ directions with the largest eigenvalues. No frozen number changes. At
-# 120° a random start needs about 1,600 steps to 95 %. How many does an aligned one need, tested
-# every 25 steps?
+# So we can begin there. `start="aligned"` turns the *trained* input layer into the $n$ directions
+# with the largest eigenvalues. At 120° a random start needs about 1,600 steps to 95 %. How many
+# does an aligned one need, tested every 25 steps?
 
 # %%
 guess = ...
