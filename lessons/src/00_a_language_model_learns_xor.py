@@ -35,6 +35,7 @@ from minifpt.files.tokenizer import Bytes
 language_model = minifpt.LanguageModel.from_pretrained("minigpt-language")
 print(Bytes().decode(language_model.generate(Bytes().encode("The old man "), 150,
                                              temperature=0.7, seed=3)))
+lesson.model_map("input layer", "positions", "norm", "output layer")
 
 # %% [markdown]
 # This is how the model continues "The old man ". (A *temperature* below 1 prefers likely letters.)
@@ -70,14 +71,14 @@ picture(fig)
 # Our model expects letters, so we replace its two ends. A new **input layer** turns each bit into a
 # vector of $C = 128$ numbers. A new **output layer** turns each of the last five vectors into two
 # scores, one for "0" and one for "1"; the higher score is the answer. Between them stands the
-# **trunk**, six blocks of attention and feed-forward (lessons 4 and 6).
+# **trunk**, six blocks of attention and feed-forward (lessons 4, 6).
 #
 # The numbers that make up a model are its **parameters**. Attention and feed-forward hold nearly
-# all of them. We **freeze** these: training does not change them. We train the two new layers, a
+# all of them. We **freeze** these two: training does not change them. We train the new layers, a
 # vector for each position, and the *norms*, thin layers that rescale the input of each part. This
 # is a **Frozen Pretrained Transformer**, FPT for short.
 #
-# The picture shows in colour what we train. What percentage of all parameters is that?
+# In the picture above, what we train is in colour. What percentage of all parameters is that?
 
 # %%
 guess = ...                                               # a percentage
@@ -91,7 +92,6 @@ def make(trunk="minigpt-language", seed=0):
     return model
 
 
-lesson.model_map("input layer", "positions", "norm", "output layer")
 show(minifpt.FreezeMask.fpt)
 counts = make().counts(task.tokens).values()              # (parameters, trained) of each group
 total, trained = (sum(n) for n in zip(*counts, strict=True))
@@ -105,8 +105,8 @@ print(make().summary(task.tokens))
 # ## Training
 #
 # In each **step** of training we draw a few examples, run the model, and move each trained
-# parameter a little, in the direction that improves the answers. (See lesson 1.)
-# The **learning rate** `lr` says how far. Accuracy against steps is the model's **learning curve**.
+# parameter a little, so that the answers improve (lesson 1). The **learning rate** `lr` says how
+# far they move. Accuracy against steps is the model's **learning curve**.
 #
 # We take 300 steps with four examples each. Guessing gets 50 % of the bits right. What does the
 # frozen language model get?
@@ -146,10 +146,10 @@ reveal(guess, float(run("random@gpt2", 0)[-1]), "%")
 # cell prints the **spread** of the weights, their typical distance from their mean. GPT-2's spread
 # suits sums of 768 numbers. Ours add only 128, so they need larger weights.
 #
-# We call this trunk *small random*, and add a **control**, *random*: it has read nothing either,
-# but its weights have a suitable size. We train each with several **seeds**, which fix the new
-# layers, the examples and the random weights. After 100 steps, which is ahead on average:
-# `"language"` or `"random"`?
+# We call these trunks *language* and *small random*, and add a **control**, *random*: it has read
+# nothing either, but its weights have a suitable size. We train each with several **seeds**, which
+# fix the new layers, the examples and the random weights. After 100 steps, which is ahead on
+# average: `"language"` or `"random"`?
 
 # %%
 guess = ...
@@ -246,7 +246,7 @@ check("parameters_trained", parameters_trained)
 # **A rule, or a memory of examples?** Ten bits make only $2^{10} = 1024$ different inputs, and 300
 # steps of four draw 1200. So the model had seen most of our test examples. We need a test that can
 # fail: we keep a quarter of all inputs out of the training and test on these alone. What percentage
-# of their bits does the language trunk get right? (It gets 600 steps, because it has fewer
+# of their bits does the language trunk get right? (It gets 500 steps, because it has fewer
 # different examples to learn from.)
 
 # %%
@@ -265,7 +265,7 @@ class HeldOut(minifpt.tasks.BitXOR):
         return bits[..., None].astype(np.float32), bits[:, :5] ^ bits[:, 5:]
 
 
-held_out = minifpt.train(make(), HeldOut(), 600, batch_size=4, lr=3e-3, seed=0, eval_every=600,
+held_out = minifpt.train(make(), HeldOut(), 500, batch_size=4, lr=3e-3, seed=0, eval_every=500,
                          test_examples=128)
 reveal(guess, 100 * held_out[-1]["test_accuracy"], "%")
 

@@ -35,7 +35,7 @@ model_map("loss")
 #
 # The output layer of a language model gives each word of its vocabulary a score. Such a score is
 # called a **logit**; it can be any number, and a row of them is $z$ `(V,)`. We want probabilities:
-# none is negative, and together they make 1. **Softmax** does both. The exponential makes every
+# none is negative, and together they make 1. **Softmax** does both: the exponential makes every
 # number positive, and the division makes the sum 1.
 #
 # $$ p_i = \frac{e^{z_i}}{\sum_j e^{z_j}} $$

@@ -34,10 +34,10 @@ model_map("attention")
 # %% [markdown]
 # ## Looking, without weights
 #
-# We have $T$ tokens with $C$ channels each, $x$ `(T, C)`. We want each row to take something from
-# other rows. That is **self-attention**. Its simplest form: give each pair of tokens a **score**,
-# their dot product. Let softmax turn each row of scores into shares. Then each token takes the
-# average of all tokens, weighted by its shares.
+# We have $T$ tokens with $C$ channels each, $x$ `(T, C)`. In **self-attention** each row takes
+# something from other rows. The simplest form: each pair of tokens gets a **score**, their dot
+# product, and softmax turns each row of scores into shares. Then each token takes the average of
+# all tokens, weighted by its shares.
 #
 # $$ S = x\,x^\top, \qquad A = \text{softmax}(S), \qquad y = A\,x $$
 #
@@ -79,8 +79,9 @@ picture(fig)
 # $$ S = \frac{q\,k^\top}{\sqrt D}, \qquad A = \text{softmax}(S), \qquad y = A\,v $$
 #
 # Why $\sqrt D$? A score is a sum of $D$ products. If queries and keys hold independent numbers with
-# mean 0 and variance 1 (the square of the deviation), each product has variance 1, and variances
-# add up to $D$. The division brings a score back to size 1, in a wide model as in a narrow one.
+# mean 0 and variance 1 (the square of the standard deviation), each product has variance 1, and
+# variances add up to $D$. The division brings a score back to size 1, in a wide model as in a
+# narrow one.
 #
 # Let us set the weights by hand. Tokens are pairs such as `a7`; the last one asks which number
 # stands with `b`. Its query is `b`. Its own key must not match, so we make it negative for every

@@ -42,7 +42,7 @@ model_map("input layer", "positions", "norm", "output layer", gradient=True)
 # an output layer.
 #
 # Each parameter belongs to a **group**, such as *attn* or *ln*. A **freeze mask** says which
-# parameters stay as they are; we **train** all others. This is the paper's mask:
+# parameters stay as they are; we train all others. This is the paper's mask:
 
 # %%
 task = minifpt.tasks.get("bit-memory")

@@ -46,7 +46,7 @@ task = minifpt.tasks.get("bit-memory", strings=5, bits=40, patch=10)
 x_one, y_one, which_one = task.sample(np.random.default_rng(2), 1)
 fig, (ax,) = figure(width=8, height=1.7)
 matrix(ax, x_one.reshape(6, 40),
-       "five strings and one of them again: -1 is blue, 1 is red, masked is white",
+       "five strings and one of them again: -1 is blue, 1 is red, hidden is white",
        rows=["0", "1", "2", "3", "4", "asked"], columns=[""] * 40, limit=1.8, digits=None)
 picture(fig)
 
@@ -158,8 +158,8 @@ matrix(ax, moved, f"share of block {block}, head {head}", "string", "the right o
 picture(fig)
 
 # %% [markdown]
-# It moves along. A head that had learned a place would look at the same column in each row. So it
-# finds the string by its content. (One model, 64 examples.)
+# It moves along. A head that goes by place would look at one column in each row. So it finds the
+# string by its content. (One model, 64 examples.)
 #
 # ## Is it these heads that do it?
 #

@@ -165,7 +165,7 @@ def model_map(*parts, gradient=False):
         ax.annotate("", (start + 2, 0), (start, 0), zorder=0, arrowprops={
             "arrowstyle": "-", "color": ink, "linewidth": 1 + 2 * ("residual" in parts),
             "connectionstyle": "bar,fraction=-0.22"})
-    ax.text(4.55, -0.62, "6 blocks, one after the other", ha="center", va="center", fontsize=8)
+    ax.text(4.55, -0.62, "blocks, one after the other", ha="center", va="center", fontsize=8)
     ax.plot([2.6, 2.6, 6.5, 6.5], [-0.38, -0.45, -0.45, -0.38], color=color.ink, linewidth=0.8)
     for i, name in enumerate(MODEL):
         ax.text(i, 0, name.replace(" ", "\n"), ha="center", va="center", fontsize=8.5,
@@ -197,8 +197,8 @@ def curves(series, title, xlabel="step", ylabel="", x=None, ax=None, inks=(), lo
                **{f"{axis}scale": "log" for axis in log}, **options)
     if level is not None:
         target.axhline(level, color=color.grey, linestyle=":")
-        target.text(0.99, level, note, fontsize=8.5, color="0.3", va="top", ha="right",
-                    transform=target.get_yaxis_transform(),
+        target.text(0.99, level, note, fontsize=8.5, color="0.3", va="top", ha="right", zorder=1,
+                    transform=target.get_yaxis_transform(),      # below the curves
                     bbox={"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.8})
     if len(series) > 1:                                   # many names stand beside the picture
         target.legend(**{"loc": "upper left", "bbox_to_anchor": (1, 1)} if fig and len(
