@@ -158,7 +158,7 @@ matrix(ax, moved, f"share of block {block}, head {head}", "string", "the right o
 picture(fig)
 
 # %% [markdown]
-# It moves along. A head that goes by place would look at one column in each row. So it finds the
+# It moves along. A head that goes by place looks at one column in each row. So it finds the
 # string by its content. (One model, 64 examples.)
 #
 # ## Is it these heads that do it?
