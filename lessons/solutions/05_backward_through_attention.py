@@ -3,7 +3,7 @@
 import numpy as np
 
 from minifpt import functional as F
-from minifpt.exercises import check_solutions, exercise
+from minifpt.exercises import Case, check_solutions, exercise, fails
 
 PLAIN = ["A * (dA - dA.mean(axis=-1, keepdims=True))",    # means that are not weighted
          "A * (dA - (dA * (A > 0)).sum(-1, keepdims=True) / (A > 0).sum(-1, keepdims=True))"]
@@ -68,6 +68,98 @@ def _(rng):
     k, v = rng.standard_normal((2, T, D))
     A, _ = F.softmax(q @ k.T / np.sqrt(D) + np.triu(np.full((T, T), -np.inf), 1))
     yield dy, q, k, v, A
+
+
+def alignment(wrong, right):
+    """The cosine of the angle between two long vectors, into which the arrays are joined."""
+    a, b = (np.concatenate([np.ravel(part) for part in parts]) for parts in (wrong, right))
+    return a @ b / np.sqrt((a @ a) * (b @ b))
+
+
+@exercise(alignment, {
+    "one vector of all arrays, not a mean of one cosine for each array":
+        "return _ -> return np.mean([np.sum(x * y) / np.sqrt(np.sum(x * x) * np.sum(y * y)) "
+        "for x, y in zip(wrong, right)])",
+    "the first array alone: join all of them":
+        "return _ -> x, y = np.ravel(wrong[0]), np.ravel(right[0]); "
+        "return x @ y / np.sqrt((x @ x) * (y @ y))",
+    "divide by both lengths: a vector twice as long has the same direction": [
+        "return _ -> return a @ b", "return _ -> return a @ b / (b @ b)",
+        "return _ -> return a @ b / (a @ a)"],
+    "a length is the root of the sum of squares: the root is missing":
+        "np.sqrt((a @ a) * (b @ b)) -> (a @ a) * (b @ b)",
+    "the cosine of the angle, not the angle": "return _ -> return np.arccos("
+        "a @ b / np.sqrt((a @ a) * (b @ b)))",
+    "no mean is subtracted: that would be a correlation":
+        "return _ -> return np.corrcoef(a, b)[0, 1]",
+    "the sign counts: a gradient that points the other way has -1":
+        "return _ -> return abs(a @ b) / np.sqrt((a @ a) * (b @ b))",
+})
+def _(rng):
+    shapes = [tuple(int(n) for n in rng.choice([2, 3, 4, 5], 2, replace=False)) for _ in range(3)]
+    right = [3.0 ** -i * (1 + rng.standard_normal(shape)) for i, shape in enumerate(shapes)]
+    noise = [rng.standard_normal(shape) for shape in shapes]
+    yield [0.5 * (n - x) for x, n in zip(right, noise, strict=True)], right
+
+
+def revealing_data(dy):
+    """One choice of many.  The loss reads row t and channel c of y.  A query there makes dk, and
+    two values that differ in channel c make the row of dS."""
+    t, c = np.unravel_index(np.abs(dy).argmax(), dy.shape)
+    q, k, v = np.zeros((3, *dy.shape))
+    q[t, 0] = v[0, c] = 1
+    return q, k, v
+
+
+# Any data is right on which each of the three mistakes changes a gradient.
+@exercise(revealing_data, refused={
+    "three arrays": "return _ -> return q",
+    "more than three": "return _ -> return q + 1, k, v + 1",
+    "dS is 0": ["q[t, 0] = v[0, c] = 1 -> q[t, 0] = v[0, c - 1] = 1",
+                "q[t, 0] = v[0, c] = 1 -> q[t, 0] = k[0, 0] = 1",
+                "return _ -> return q, k, np.roll(v, -1, axis=0)"],
+    "transpose": "q[t, 0] = v[0, c] = 1 -> k[t, 0] = v[0, c] = 1",
+    "root": "q[t, 0] = v[0, c] = 1 -> q[0, 0] = v[0, c] = 1",
+})
+def _(rng):
+    T, D = int(rng.integers(5, 8)), int(rng.integers(2, 5))
+    dy = np.zeros((T, D))
+    t, c = int(rng.integers(2, T - 1)), int(rng.integers(D))
+    dy[t, c] = rng.choice([-1, 1]) * rng.uniform(0.5, 2)
+
+    def arrays(out):
+        q, k, v = (np.asarray(part, float) for part in out)
+        if not q.shape == k.shape == v.shape == dy.shape:
+            raise ValueError
+        return q, k, v
+
+    def gradients(out, mistake=""):
+        q, k, v = arrays(out)
+        A, _ = F.softmax(q @ k.T / np.sqrt(D) + np.triu(np.full((T, T), -np.inf), 1))
+        dA, root = dy @ v.T, 1 if mistake == "root" else np.sqrt(D)
+        dS = A * (dA - (0 if mistake == "mean" else (A * dA).sum(axis=1, keepdims=True)))
+        return dS, dS @ k / root, (dS if mistake == "transpose" else dS.T) @ q / root
+
+    def hides(out, mistake):
+        pairs = zip(gradients(out)[1:], gradients(out, mistake)[1:], strict=True)
+        return all(np.abs(x - y).max() < 1e-6 for x, y in pairs)
+
+    def has_too_many(out):
+        return sum(map(np.count_nonzero, arrays(out))) > 3
+
+    def right(out):
+        return not has_too_many(out) and not any(
+            hides(out, mistake) for mistake in ("mean", "transpose", "root"))
+
+    yield Case((dy,), right, {
+        "return three arrays of dy's shape: q, k and v": fails(arrays),
+        "more than three numbers are not 0: which do you need?": has_too_many,
+        "dS is 0: the values that dy's row reads must differ, and in dy's channel":
+            lambda out: np.abs(gradients(out)[0]).max() < 1e-6,
+        "the transpose does not show: dk needs a query in a row of dS that is not 0":
+            lambda out: hides(out, "transpose"),
+        "the root does not show: dq and dk are both 0": lambda out: hides(out, "root"),
+    }, about="The missing weighted mean does not show: it must not be 0.")
 
 
 if __name__ == "__main__":

@@ -47,8 +47,10 @@ def weighted_means(dy, y):
 
 
 @exercise(weighted_means, {
-    "one number for each row of dA: sum over the channels": "axis=-1 -> axis=0",
-    "one number for each row of dA, not one for all rows": "axis=-1 -> axis=None",
+    "one number for each row of dA: sum over the channels":
+        "(dy * y).sum(axis=-1) -> (dy * y).sum(axis=0)",
+    "one number for each row of dA, not one for all rows":
+        "(dy * y).sum(axis=-1) -> (dy * y).sum()",
     "a mean over the channels instead of a sum: what is a row of A times v?":
         "(dy * y).sum(axis=-1) -> (dy * y).mean(axis=-1)",
     "only each row with itself: row t of dA has the mean that belongs to row t of y":

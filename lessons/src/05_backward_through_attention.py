@@ -193,11 +193,36 @@ check("multi_query_backward", multi_query_backward)
 # %% [markdown]
 # ## Going further
 #
-# **2.** *Open.* How wrong may a gradient be? Change `attend_backward`: turn a sign, forget a head,
-# add noise, or return only $dv$ for every second step. Train as above. Which wrong gradients cost
-# nothing, which cost time, and which cost everything? Can you say beforehand which is which? (The
-# angle between the wrong gradient and the right one, taken as long vectors, is a good start.
-# [Lesson 18](18_your_own.ipynb) goes on.)
+# **2.** How wrong may a gradient be? Its direction decides. Take all of its arrays as one long
+# vector, and compute the cosine of the angle between the wrong gradient and the right one. Then
+# change `attend_backward`: turn a sign, forget a head, add noise. Train as above. Does the cosine
+# say beforehand which mistakes cost nothing, which cost time and which cost everything? ([Lesson
+# 18](18_your_own.ipynb) goes on.)
+
+# %%
+def alignment(wrong, right):
+    """Two lists of arrays, of the same shapes -> the cosine of the angle between them, a number"""
+    return ...
+
+
+check("alignment", alignment)
+
+
+# %% [markdown]
+# **3.** *Open.* You want to follow a test by hand, so most of its numbers should be 0. Given a $dy$
+# with one number that is not 0, choose $q$, $k$ and $v$ with at most three such numbers in all, so
+# that each of the three mistakes changes $dq$ or $dk$. Then run `attend_backward` on your data,
+# with each mistake. With how few numbers can you do it?
+
+# %%
+def revealing_data(dy):
+    """dy (T, D), one number is not 0 -> q, k, v, each (T, D)"""
+    return ...
+
+
+check("revealing_data", revealing_data)
+
+# %% [markdown]
 #
 # **The picture to keep:** bits right against steps, with the right gradient and with wrong ones:
 # two of three wrong ones learn all the same.
