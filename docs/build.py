@@ -37,8 +37,7 @@ MATHJAX_SHA256 = "1b9c0a1c44df864e915690558e72adb9cc5203360daefd385084ced3b6c64c
 PAGES = ("RESULTS.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md", "lessons/*.md",
          "lessons/[0-9]*.ipynb", "minifpt/viewer/live/tour.md", "weights/README.md",
          "benchmarks/README.md", "studies/*.md", "README.md")
-FILES = ("docs/**/*.png", "docs/**/*.ipynb", "docs/results/claims.toml",
-         "benchmarks/*.py", "studies/paper.csv", "studies/*.py", "studies/*.csv",
+FILES = ("docs/**/*.png", "docs/**/*.ipynb", "benchmarks/*.py", "studies/*.py", "studies/*.csv",
          "weights/*.png", "weights/*.csv", "tests/extend/*.py", "tests/gradient_cases.py",
          "lessons/solutions/*.py", "CITATION.cff", ".github/workflows/*.yml")
 API = {"tasks": "Tasks", "fpt": "The frozen pretrained transformer", "gpt2": "GPT-2",
@@ -47,7 +46,7 @@ API = {"tasks": "Tasks", "fpt": "The frozen pretrained transformer", "gpt2": "GP
        "adapters": "Adapters",
        "gradients": "Checking gradients", "trunks": "Trunks"}
 TITLES = {"surprise": "Three frozen models find a string", "curves": "Accuracy against steps",
-          "memory-map": "Heads, spread and bit memory", "statistics": "From random to language",
+          "memory-map": "Heads, spread and bit memory",
           "linear": "Linear classifiers",
           "paper": "The paper and ours",
           "rates": "Learning rates", "whole": "Frozen or trained whole"}
