@@ -199,10 +199,11 @@ class LanguageModel(layers.Layer):
     seed    seed of the table, too; ``None`` leaves it 0.
     """
 
-    config_type = GPT2Config
+    config_type, trunk_type = GPT2Config, GPT2
 
     def __init__(self, trunk=None, seed=0, dtype=np.float32):
-        self.trunk = trunk if isinstance(trunk, layers.Layer) else GPT2(trunk, seed, dtype)
+        is_trunk = isinstance(trunk, layers.Layer)
+        self.trunk = trunk if is_trunk else self.trunk_type(trunk, seed, dtype)
         self.config, self.dtype = self.trunk.config, self.trunk.dtype
         self.wte = layers.Embedding(self.config.vocab_size, self.config.n_embd, self.dtype)
         self.lm_head = layers.Unembedding(self.wte.weight)

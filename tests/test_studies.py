@@ -73,10 +73,10 @@ def test_the_ladder_of_lesson_14_is_the_measured_one():
                        ("typos", "typos")):
         measured, = read_rows(RESULTS / f"{file}.csv").results.values()
         for trunk, names in (
-                ("random, too small", ["random (0.02)"]),
+                ("small random", ["random (0.02)"]),
                 ("random, rescaled", ["random (spread 0.55)"]),
                 ("matched random", ["statistics", "statistics:minigpt-language"]),
-                ("pretrained on novels", ["language"])):
+                ("language", ["language"])):
             runs = next(measured[name] for name in names if name in measured)
             np.testing.assert_allclose(given["LADDER"][task][trunk],
                                        [accuracy(h) for h in runs], atol=0.051)

@@ -196,12 +196,14 @@ def read_into(path, named, tensors):
     that are not finite.
     """
     expected = {name for name, _ in named}
-    for verb, wrong_names in (("lacks", expected - tensors.keys()),
-                              ("also holds", tensors.keys() - expected - {*TABLES})):
+    # A bias of zeros, as old norms have, changes nothing.
+    extra = [name for name in tensors.keys() - expected - {*TABLES}
+             if not name.endswith(".bias") or tensors[name].read().any()]
+    for verb, wrong_names in (("lacks", expected - tensors.keys()), ("also holds", extra)):
         if wrong_names:
             raise ValueError(f"{path}: {verb} {min(wrong_names)!r}: " + (
                 "it is a trunk, not a language model with one table for both ends"
-                if wrong_names == {"wte.weight"} else
+                if [*wrong_names] == ["wte.weight"] else
                 "it does not fit the model that its config describes"))
     for name, y in named:
         if tensors[name].shape != y.shape:
