@@ -535,6 +535,7 @@ def test_help_names_each_option_of_compare_and_what_a_callback_may_use():
     ({"stepz": 3}, r"no.* option 'stepz' \(did you mean 'steps'\?\)"),
     ({"seed": 3}, r"no.* option 'seed' \(did you mean 'seeds'\?\)"),
     ({"bits": 3}, "none of the tasks has an option 'bits'"),
+    ({"models": minifpt.GPT2(minifpt.GPT2Config(1, 1, 8))}, "--model: got .*expected a name or a"),
     ({"seeds": "0 1"}, "seeds must be a whole number, at least 1"),
     ({"lr": 1e-2, "rates": [1e-2]}, "expected lr or rates, not both"),
     ({"choices": 3}, "choices is for rates, among which it chooses"),
@@ -542,8 +543,17 @@ def test_help_names_each_option_of_compare_and_what_a_callback_may_use():
     ({"freeze": ["fpt", "atn"]}, r"'atn' \(did you mean 'attn'\?\)")])
 def test_compare_refuses_a_wrong_option_before_any_run(options, message, tmp_path):
     with refused(message):
-        minifpt.compare("bit-xor", "random:1x1x4", out=tmp_path / "g", **{"steps": 1} | options)
+        minifpt.compare("bit-xor", **{"models": "random:1x1x4", "out": tmp_path / "g",
+                                      "steps": 1} | options)
     assert not [*tmp_path.iterdir()]
+
+
+def test_compare_takes_any_collection(tmp_path):
+    rows = minifpt.compare(("bit-xor",), {"random:1x1x4": 0}, n=2, seeds=np.arange(2),
+                           rates=np.array([1e-3, 1e-2]), all_rates=True, steps=1, progress=False,
+                           freeze=(mask for mask in ("fpt", "full")), out=str(tmp_path))
+    assert [(row["freeze"], row["lr"], row["seed"]) for row in rows] == [*itertools.product(
+        ("fpt", "full"), (1e-3, 1e-2), (0, 1))]
 
 
 @pytest.mark.parametrize("best, edge", [(1e-3, True), (1e-2, False), (1e-1, True)])

@@ -184,6 +184,14 @@ def test_a_task_of_the_user_s_own_is_not_resumed_as_the_built_in_one(tmp_path, m
     assert "source = own.py:Soft, not bit-xor: give own.py:Soft to resume it, or choose" in error
 
 
+def test_a_grid_with_a_schedule_of_ones_own_goes_on(tmp_path, steps):
+    options = {"options": SMALL | {"schedule": lambda step: 0.5}}
+    first = grid(tmp_path / "g", **options).results
+    assert grid(tmp_path / "g", **options).results == first and len(steps) == 8
+    with refused("the run has schedule = function, not constant"):
+        grid(tmp_path / "g")
+
+
 def test_a_grid_goes_on_over_leftovers_of_killed_processes(tmp_path):
     """Of processes that were killed: before the settings, after them, in a checkpoint."""
     grid(tmp_path / "whole", seeds=range(4))
@@ -299,7 +307,7 @@ class Killed(BitXOR):
 @pytest.mark.parametrize("task, error, message", [
     ("Broken", ValueError, "^own.py, line 9, in Broken.test_set: Mine: no disk$"),
     pytest.param("Killed", ChildProcessError, "^a process of the grid was killed, perhaps for lack "
-                 "of memory: the same command goes on$", marks=pytest.mark.slow)])
+                 "of memory: the same command goes on; in a", marks=pytest.mark.slow)])
 def test_a_failure_of_a_child_process_is_one_line(task, error, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(FAILS)

@@ -2,6 +2,8 @@
 
 import csv
 import re
+import subprocess
+import sys
 import webbrowser
 from dataclasses import replace
 from pathlib import Path
@@ -151,3 +153,15 @@ def test_generate_stops_behind_a_sentence(capsys):
     text = capsys.readouterr().out.strip()
     assert text.startswith(argv[1]) and text.endswith(".") and text.count(".") == 1
     assert 5 <= len(text.split()) <= 40 and not re.search(r"\b(Mr|Mrs|Dr|St)\.", text)
+
+
+def test_the_site_of_lessons_without_its_extra_says_what_to_install(tmp_path):
+    """Of the modules that it needs, none is found."""
+    hidden = "import runpy, importlib.util as u, sys; u.find_spec = lambda name: None; "
+    process = subprocess.run(
+        [sys.executable, "-c", f"{hidden}sys.argv = ['lite.py', 'out']; "
+         f"runpy.run_path({str(ROOT / 'docs' / 'lite.py')!r}, run_name='__main__')"],
+        cwd=tmp_path, capture_output=True, text=True)
+    assert process.returncode == 2, process.stderr
+    assert process.stderr.endswith("pip install '.[lite]'\n") and not [*tmp_path.iterdir()]
+    assert "Traceback" not in process.stderr

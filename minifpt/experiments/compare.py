@@ -227,7 +227,8 @@ def check_folders(jobs):
             before = read_json(config)
             # Only train --resume makes a finished run longer: another grid may need it as it is.
             check_same(config, before, before | {
-                name: value for name, value in job.settings.items() if name in before},
+                name: "function" if callable(value) else value
+                for name, value in job.settings.items() if name in before},
                 "the run has", may_be_longer=False)
 
 
@@ -336,13 +337,13 @@ def compare(task_names: str | Column | Sequence[str | Column],
         raise ValueError("compare: expected lr or rates, not both")
     if choices is not None and (all_rates or not rates):
         raise ValueError("compare: choices is for rates, among which it chooses")
-    if not isinstance(seeds, Sequence) or isinstance(seeds, str):
+    if isinstance(seeds, str) or not hasattr(seeds, "__iter__"):
         first_seed = whole("compare", "first_seed", first_seed, 0, np.inf)
         seeds = range(first_seed, first_seed + whole("compare", "seeds", seeds, 1, MAX_SEEDS))
     options = {name: value for name, value in options.items() if value is not None}
     axes = {name: options.pop(name) for name in AXES if name in options}
     settings = {name: options.pop(name) for name in [*options] if name in SETTINGS}
-    results = grid(out, tables.listed(task_names), tables.arms_of(models, axes), seeds,
+    results = grid(out, tables.listed(task_names), tables.arms_of(models, axes), [*seeds],
                    rates=rates, all_rates=all_rates,
                    choices=VALIDATION_SEEDS if choices is None else choices,
                    task_options=options | (task_options or {}), options=settings, jobs=jobs,

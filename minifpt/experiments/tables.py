@@ -86,14 +86,15 @@ def arms_of(models, axes):
     {axis: value, or values}."""
     values = {name: [None if x == AXES[name]["none"] else x for x in listed(value)]
               for name, value in axes.items()}
-    arms = [x if isinstance(x, Arm) else Arm(str(x)) for x in dict.fromkeys(listed(models))]
+    arms = [x if isinstance(x, Arm) else Arm(TrunkSpec.parse(x).text)
+            for x in dict.fromkeys(listed(models))]
     return [replace(arm, **dict(zip(values, combination, strict=True))) for arm in arms
             for combination in product(*values.values())]
 
 
 def listed(value):
     """Return a list of the values in a collection, or of a single value."""
-    return [*value] if isinstance(value, (list, tuple, range, dict)) else [value]
+    return [*value] if hasattr(value, "__iter__") and not isinstance(value, str) else [value]
 
 
 @dataclass

@@ -50,7 +50,8 @@ def perform(jobs, folder, bar, executor=None, progress=True):
         raise Interrupted(folder=folder) from None
     except BrokenExecutor:
         raise ChildProcessError("a process of the grid was killed, perhaps for lack of memory: the "
-                                "same command goes on") from None
+                                "same command goes on; in a script the call with jobs stands below "
+                                "if __name__ == '__main__':") from None
     return [histories[i] for i in range(len(jobs))]
 
 
