@@ -1,6 +1,7 @@
 """What Transformers saved: read exactly, converted exactly, refused in one line."""
 
 import json
+import os
 import shutil
 import sys
 import types
@@ -8,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import refused
+from conftest import child, refused
 
 import minifpt
 from minifpt import cli
 from minifpt import functional as F
 from minifpt.experiments.convert import import_weights as convert
-from minifpt.files import data, weights
+from minifpt.files import data, huggingface, weights
 
 GOLDEN = Path(__file__).parent / "golden"
 FOLDERS = ["plain", "sharded", "trunk-bfloat16", "float16", "gelu", "relu"]
@@ -454,3 +455,49 @@ def test_a_source_that_cannot_be_converted_is_refused(tmp_path, cache, hub, monk
     with refused(message, ValueError if source == "text" else FileNotFoundError):
         convert(source)
     assert not any("bin" in pattern for request in hub.asked for pattern in request[1])
+
+
+# ----------------------------------------------------------------------------- oracle
+
+
+@pytest.mark.oracle
+def test_safetensors_as_its_own_library_reads_it(tmp_path):
+    safe = pytest.importorskip("safetensors.numpy")
+    rng = np.random.default_rng(0)
+    arrays = {"a": rng.standard_normal((3, 5)), "b": np.float32(rng.standard_normal(7)),
+              "c": np.float16(rng.standard_normal((2, 1, 4))), "empty": np.zeros((0, 3)),
+              "scalar": np.array(2.5)}
+    safe.save_file(arrays, tmp_path / "x.safetensors", metadata={"format": "np"})
+    tensors = huggingface.read_safetensors(tmp_path / "x.safetensors")
+    assert tensors.keys() == arrays.keys()
+    for name, a in arrays.items():
+        assert tensors[name].shape == a.shape
+        got = tensors[name].read().reshape(-1)
+        np.testing.assert_array_equal(got, a.reshape(-1))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("there", [True, False])
+def test_the_hub_itself(tmp_path, there):
+    """With huggingface_hub, offline: from its cache, or refused in one line."""
+    pytest.importorskip("huggingface_hub")
+    if there:
+        repo = tmp_path / "hub" / "models--openai-community--gpt2"
+        (repo / "snapshots").mkdir(parents=True)
+        write(repo / "snapshots" / ("5e3a" * 10))
+        (repo / "refs").mkdir()
+        (repo / "refs" / "main").write_text("5e3a" * 10)
+    code = ("from minifpt import GPT2\nfrom minifpt.experiments.convert import import_weights\n"
+            "try:\n    print(import_weights('gpt2'))\n"
+            "    print(GPT2.from_pretrained('gpt2').config.n_embd)\n"
+            "except FileNotFoundError as e: print('refused:', e)")
+    env = os.environ | {"HF_HUB_OFFLINE": "1"} | dict.fromkeys(("HF_HOME", "XDG_CACHE_HOME"),
+                                                               str(tmp_path))
+    run = child(sys.executable, "-c", code, env=env, cwd=Path(minifpt.__file__).parents[1],
+                timeout=300)
+    lines = run.stdout.splitlines()
+    if there:
+        assert lines == [str(tmp_path / "minifpt" / "weights" / "gpt2.npz"), "4"], run.stderr
+    else:
+        assert len(lines) == 1 and lines[0].startswith("refused: 'openai-community/gpt2' could"), (
+            run.stdout + run.stderr)

@@ -167,29 +167,6 @@ def test_convert_exports_shipped_weights_with_the_tokenizer_of_bytes(tmp_path, c
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("changes", [{}, {"n_head": 4, "n_layer": 3, "vocab_size": 256},
-                                     {"activation_function": "relu", "n_embd": 12},
-                                     {"activation_function": "gelu", "layer_norm_epsilon": 1e-3}])
-def test_transformers_reads_a_folder_and_gives_equal_logits(tmp_path, changes):
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    lm = language_model(**changes)
-    lm.save(tmp_path / "lm")
-    ids = np.random.default_rng(0).integers(0, lm.config.vocab_size, (3, 6))
-    theirs, report = transformers.AutoModelForCausalLM.from_pretrained(
-        tmp_path / "lm", output_loading_info=True)
-    assert not any(report.values()), report
-    with torch.no_grad():
-        expected = theirs.eval()(torch.tensor(ids)).logits.numpy()
-    assert np.abs(lm.logits(ids) - expected).max() < 1e-5 * np.abs(expected).max()
-    lm.trunk.save(tmp_path / "trunk")
-    theirs = transformers.GPT2Model.from_pretrained(tmp_path / "trunk").eval()
-    x = np.random.default_rng(1).standard_normal((2, 6, lm.config.n_embd)).astype(np.float32)
-    with torch.no_grad():
-        expected = theirs(inputs_embeds=torch.tensor(x)).last_hidden_state.numpy()
-    assert np.abs(lm.trunk.forward(x)[0] - expected).max() < 1e-5 * np.abs(expected).max()
-
-
-@pytest.mark.oracle
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_the_safetensors_library_reads_the_file(tmp_path, dtype):
     numpy = pytest.importorskip("safetensors.numpy")

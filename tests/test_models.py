@@ -16,9 +16,11 @@ from minifpt.layers import Parameter
 from minifpt.trunks import Llama, LlamaConfig, LlamaLM
 from minifpt.trunks.encoder import Encoder, EncoderConfig
 from minifpt.trunks.lstm import LSTM, LSTMConfig
+from minifpt.trunks.neox import NeoX, NeoXConfig
 
 GPT2 = dict(n_layer=2, n_head=2, n_embd=6, n_positions=7, vocab_size=9, dropout=0.2)
-LLAMA = GPT2 | {"n_embd": 8, "n_group": 1}
+LLAMA_SIZES = GPT2 | {"n_embd": 8}
+LLAMA = LLAMA_SIZES | {"n_group": 1}
 IDS = np.array([[0, 8, 3, 3], [1, 3, 0, 0]])
 
 
@@ -40,6 +42,7 @@ def bert(dtype):
 
 TRUNKS = {
     "gpt2": gpt2, "llama": llama, "bert": bert,
+    "neox": lambda dtype: NeoX(NeoXConfig(**LLAMA_SIZES, rope_share=0.5), dtype=dtype),
     "gpt2, not causal": lambda dtype: gpt2(dtype, causal=False, activation_function="relu"),
     "llama with biases": lambda dtype: llama(dtype, qkv_bias=True, n_inner=5, rope_base=50.0),
     "lstm": lambda dtype: lstm(dtype, residual=True, positions=True), "lstm alone": lstm}
