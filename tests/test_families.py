@@ -222,15 +222,15 @@ def test_a_llama_has_by_default_as_many_parameters_as_a_gpt2():
     ("llama", {"n_group": 3}, "a number of groups"), ("llama", {"n_embd": 20}, "an even number"),
     ("llama", {"n_embd": "x"}, "n_embd"), ("llama", {"n_layer": 0}, "n_layer"),
     ("llama", {"dropout": 1}, "dropout"), ("llama", {"rope_base": 0}, "rope_base"),
-    *((kind, {"causal": False}, "causal True") for kind in ("llama", "gpt_neox")),
-    *((kind, {"model_type": "gpt2"}, f"model_type '{kind}'") for kind in ("llama", "gpt_neox")),
+    *((kind, {"causal": False}, "causal is False") for kind in ("llama", "gpt_neox")),
+    *((kind, {"model_type": "gpt2"}, f"expected one of {kind}") for kind in ("llama", "gpt_neox")),
     ("llama", {"o_bias": True}, "o_bias needs qkv_bias"),
     ("llama", {"qkv_bias": True, "mlp_bias": True}, "both biases need o_bias"),
     ("llama", {"rope_scaling": (8, 1, 4)}, "not enough values"),
     ("llama", {"rope_scaling": (0, 1, 4, 9)}, "factor is 0"),
     ("llama", {"rope_scaling": (8, 4, 4, 9)}, "low_freq_factor is 4, expected less"),
     *(("gpt_neox", {"rope_share": share}, "even number of rotated") for share in (0.2, 0.3, 2)),
-    ("gpt_neox", {"parallel": 1}, "parallel"), ("gpt_neox", {"head_dim": 8}, "heads as wide")])
+    ("gpt_neox", {"parallel": 1}, "parallel"), ("gpt_neox", {"head_dim": 8}, "2 heads of 8 chan")])
 def test_a_config_that_cannot_be_is_refused(name, changes, message):
     with refused(message):
         config(name, **changes)

@@ -44,8 +44,8 @@ def test_gradients_over_many_tokens_equal_differences(causal, randomise):
     assert report, str(report)
 
 
-SIMPLE = {"gelu_new": F.gelu, "gelu_pytorch_tanh": F.gelu, "gelu": F.gelu_exact, "relu": F.relu,
-          "silu": F.silu}
+SIMPLE = {"gelu_new": F.gelu, "gelu_pytorch_tanh": F.gelu, "gelu": F.gelu_exact,
+          "gelu_python": F.gelu_exact, "relu": F.relu, "silu": F.silu}
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -53,10 +53,9 @@ class EncoderConfig(TrunkConfig):
     causal: bool = False
 
     def __post_init__(self):
-        checks.one_of("EncoderConfig", "model_type", self.model_type, KINDS)
         if self.activation_function is None:
             object.__setattr__(self, "activation_function", "gelu" if self.positions else "relu")
-        self.check(lambda: 4 * self.n_embd, sizes=("n_buckets", "max_distance"),
+        self.check(lambda: 4 * self.n_embd, KINDS, sizes=("n_buckets", "max_distance"),
                    positive=("layer_norm_epsilon",), flags=("gated", "qkv_bias"))
         if self.positions and self.head_dim * self.n_head != self.n_embd:
             raise ValueError(f"EncoderConfig: {self.n_embd} channels cannot be divided into "
@@ -72,10 +71,6 @@ class EncoderConfig(TrunkConfig):
         if self.n_buckets < 4 or 4 * self.max_distance <= self.n_buckets:
             raise ValueError(f"EncoderConfig: {self.n_buckets} buckets up to the distance "
                              f"{self.max_distance}, expected at least 4, and a larger distance")
-        if self.causal:
-            raise ValueError("EncoderConfig: causal is True, and an encoder reads all tokens")
-        checks.one_of("EncoderConfig", "activation_function", self.activation_function,
-                      layers.ACTIVATIONS)
 
     @property
     def positions(self):
@@ -187,8 +182,7 @@ class Encoder(Trunk):
         if c.positions:
             self.wpe, self.below = layers.Positions(c.n_positions, c.n_embd, dtype), ("wpe",)
             windows = c.window if isinstance(c.window, tuple) else (c.window,) * c.n_layer
-            made = {window: window and Window(window, c.n_head, dtype) for window in windows}
-            biases = [made[window] for window in windows]
+            biases = [window and Window(window, c.n_head, dtype) for window in windows]
         elif c.model_type == "umt5":
             biases = [RelativePositions(c, dtype) for _ in range(c.n_layer)]
         else:

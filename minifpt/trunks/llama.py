@@ -55,8 +55,6 @@ class LlamaConfig(TrunkConfig):
             raise ValueError(f"LlamaConfig: {self.n_embd} channels, {self.n_head} heads, "
                              f"{self.n_group} groups: expected an even number of channels in a "
                              "head, and a number of groups that divides the heads")
-        if self.model_type != "llama" or not self.causal:
-            raise ValueError("LlamaConfig: expected model_type 'llama' and causal True")
         if self.o_bias > self.qkv_bias or self.qkv_bias and self.mlp_bias > self.o_bias:
             raise ValueError("LlamaConfig: o_bias needs qkv_bias, and both biases need o_bias")
         if self.rope_scaling is not None:

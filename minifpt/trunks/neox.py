@@ -5,9 +5,7 @@ other; and how Transformers writes it."""
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-
-from .. import checks, layers
+from .. import layers
 from ..fast import ops
 from ..files import export, weights
 from ..files.families import SIZES, Family
@@ -41,25 +39,14 @@ class NeoXConfig(TrunkConfig):
             raise ValueError(f"NeoXConfig: {self.n_embd} channels, {self.n_head} heads, of which "
                              f"the share {self.rope_share:g} is rotated: expected an even number "
                              "of rotated channels in a head, at least 2")
-        checks.one_of("NeoXConfig", "activation_function", self.activation_function,
-                      layers.ACTIVATIONS)
-        if self.model_type != "gpt_neox" or not self.causal or (
-                self.head_dim * self.n_head != self.n_embd):
-            raise ValueError("NeoXConfig: expected model_type 'gpt_neox', causal True, and heads "
-                             "as wide as all channels together")
+        if self.head_dim * self.n_head != self.n_embd:
+            raise ValueError(f"NeoXConfig: {self.n_head} heads of {self.head_dim} channels, "
+                             f"expected {self.n_embd} channels together")
 
     @property
     def n_turned(self):
         """How many channels of a head are rotated."""
         return int(self.head_dim * self.rope_share)
-
-
-class NeoXAttention(RotaryAttention):
-    """GPT-2's attention; of each head of queries and keys the first channels are rotated."""
-
-    def __init__(self, config, dtype=np.float32):
-        super().__init__(config.n_embd, config.n_head, config.dropout, dtype)
-        self.rope_base, self.n_turned = config.rope_base, config.n_turned
 
 
 class ParallelBlock(layers.Block):
@@ -94,7 +81,7 @@ class NeoX(Trunk):
         """Make the layers."""
         c, norm = config, partial(layers.LayerNorm, config.n_embd, config.layer_norm_epsilon, dtype)
         block = ParallelBlock if c.parallel else layers.Block
-        self.h = [block(norm(), NeoXAttention(c, dtype), norm(), layers.MLP(
+        self.h = [block(norm(), RotaryAttention(c, dtype), norm(), layers.MLP(
             c.n_embd, c.dropout, dtype, c.activation_function, c.n_inner))
             for _ in range(c.n_layer)]
         self.ln_f = norm()

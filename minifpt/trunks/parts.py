@@ -32,17 +32,24 @@ class TrunkConfig:
     scaled_residual_init: bool = True
     causal: bool = True
 
-    def check(self, n_inner, sizes=(), positive=(), flags=(), **defaults):
-        """Check these fields and others, as :func:`minifpt.checks.fields` does."""
-        is_divided = self.head_dim is None
+    def check(self, n_inner, kinds=(), sizes=(), positive=(), flags=(), **defaults):
+        """Check these fields and others, as :func:`minifpt.checks.fields` does; ``kinds`` are the
+        model types, if there are several."""
+        name, is_divided = type(self).__name__, self.head_dim is None
+        checks.one_of(name, "model_type", self.model_type, kinds or [type(self).model_type])
         checks.fields(self, sizes=("n_layer", "n_head", "n_embd", "n_positions", "vocab_size",
                                    *sizes), n_inner=n_inner,
                       head_dim=lambda: max(1, self.n_embd // self.n_head),
                       positive=("initializer_range", *positive),
                       flags=("scaled_residual_init", *flags), **defaults)
         if is_divided and self.n_embd % self.n_head:
-            raise ValueError(f"{type(self).__name__}: {self.n_embd} channels cannot be divided "
-                             f"into {self.n_head} heads")
+            raise ValueError(f"{name}: {self.n_embd} channels cannot be divided into "
+                             f"{self.n_head} heads")
+        if self.causal != type(self).causal:
+            raise ValueError(f"{name}: causal is {self.causal}, expected {type(self).causal}")
+        if hasattr(self, "activation_function"):
+            checks.one_of(name, "activation_function", self.activation_function,
+                          layers.ACTIVATIONS)
 
 
 class RMSNorm(layers.Layer):
@@ -70,6 +77,10 @@ class RotaryAttention(layers.Attention):
     one."""
 
     rope_scale = None
+
+    def __init__(self, config, dtype=np.float32):
+        super().__init__(config.n_embd, config.n_head, config.dropout, dtype)
+        self.rope_base, self.n_turned = config.rope_base, config.n_turned
 
     def turn(self, q, k, start, cache):
         """Rotate q and k by their positions."""
