@@ -87,6 +87,6 @@ def test_every_picture_is_shown():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", pictures.PICTURES)
-def test_every_picture_is_drawn(name, tmp_path):
+def test_every_picture_is_drawn(drawn, name, tmp_path):
     pictures.PICTURES[name](tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 10_000
