@@ -113,6 +113,7 @@ MEASURE = "measure = _ -> measure = "
 
 @exercise(goes_by_position, refused={
     "no position": MEASURE + "-maps.std(axis=0).mean(axis=(-1, -2))",
+    "last token": [MEASURE + "maps.mean(axis=0)[..., -1, :].max(axis=-1)"],
     "sharpest": [MEASURE + "maps.max(axis=-1).mean(axis=(0, -1))",
                  MEASURE + "maps[0].max(axis=-1).mean(axis=-1)"],
     "exchanged": "return _, _1 -> return _1, _",
@@ -130,14 +131,15 @@ def _(rng):
         winner = tuple(map(int, winner))
         swapped = winner[::-1]
         others = [n for n in heads if n not in (winner, swapped)]
-        even, content, latest = (tuple(map(int, n)) for n in rng.permutation(others)[:3])
+        even, content, latest, at_end = (tuple(map(int, n)) for n in rng.permutation(others)[:4])
         S = 1.2 * rng.standard_normal((texts, blocks, H, T, T))
         S[:, *winner] += 4.5 * pattern
         S[:, *even] = 0
         positions = (rng.random((texts, T)) * np.arange(1, T + 1)).astype(int)      # at most t
         S[:, *content] += 9 * np.eye(T)[positions]
         S[:, *latest] *= 0.1
-        S[:, *latest] -= 0.15 * np.abs(np.arange(T)[:, None] - np.arange(T))
+        S[:, *latest] -= 0.25 * np.abs(np.arange(T)[:, None] - np.arange(T))
+        S[:, *at_end, -1, int(rng.integers(T))] += 9
         maps, _ = F.softmax(S + mask)
 
         def chosen(head):
@@ -150,6 +152,7 @@ def _(rng):
             "position": chosen(latest),
             "that head is the sharpest, but it picks another position in each text: how do the "
             "texts enter your measure?": chosen(content),
+            "that head picks one position at the last token alone: all rows count": chosen(at_end),
             "block and head are exchanged": chosen(swapped),
             "return (block, head): one number is an index into all heads; np.unravel_index":
                 lambda out: np.ndim(out) == 0,

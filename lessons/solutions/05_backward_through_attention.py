@@ -3,7 +3,7 @@
 import numpy as np
 
 from minifpt import functional as F
-from minifpt.exercises import Case, as_mask, check_solutions, exercise, fails
+from minifpt.exercises import Case, Wrong, check_solutions, exercise
 
 
 def causal_map(rng, *shape, size=1.5):
@@ -136,7 +136,9 @@ def _(rng):
             return chosen.reshape(measure.shape)
 
         def chosen(out):
-            return as_mask(out, (T, T))
+            if np.shape(out) != (T, T) or not np.isin(out, (0, 1)).all():
+                raise Wrong("Return an array (T, T) of True and False.")
+            return np.asarray(out, bool)
 
         def spread(mask):
             return np.ptp(mask.sum(axis=1)[4:])
@@ -153,7 +155,6 @@ def _(rng):
                 gain[chosen(out)].sum() >= 0.95 * gain[top(gain)].sum())
 
         return Case((A, n), right, {
-            "return an array (T, T) of True and False": fails(chosen),
             "choose exactly n entries, in the whole array": lambda out: chosen(out).sum() != n,
             "you choose entries above the diagonal: what is dS there?":
                 lambda out: np.triu(chosen(out), 1).any(),

@@ -36,7 +36,9 @@ def _(rng):
     v = int(rng.integers(2, 5))
     ids[ids == v] = 1
     for b in rng.permutation(B)[:2]:                      # twice in each of two passages
-        ids[b, rng.permutation(T)[:2]] = v
+        places = rng.permutation(T)[:2]
+        ids[b, places] = v
+        dy[b, places[1]] = dy[b, places[0]]               # equal gradients count twice, too
     yield dy, ids, v
     yield Case((dy, ids, 7), mistakes={
         "a row that no token asked for has gradient 0, as an array (C,)":
@@ -129,6 +131,7 @@ def _(rng):
         return length * table
 
     good = planted(0.85, np.where(np.isin(np.arange(V), words[:2 * n]), 0.3, 3.0)[:, None])
+    good[b[0]] = rng.standard_normal(C)                   # the first pair alone says nothing
     loud, quiet = planted(0.3, 30.0), planted(0.3, 0.01)
     common = planted(0.0) + 8 * rng.standard_normal(C) / np.sqrt(C)
     opposite = planted(-0.98)

@@ -135,14 +135,15 @@ def _(rng):
 
     loop = random_text(int(rng.integers(20, 31)))
     a, b = (str(x) for x in rng.choice(list("aehnorst"), 2, replace=False))
-    phrase = random_text(6)
+    phrase, passage = random_text(6), random_text(30)
     texts = {"loop": random_text(120) + (loop * 20)[:240], "few": random_text(360, a + b),
-             "long": random_text(1500), "short": random_text(60),
+             "long": "".join(random_text(100) + passage for _ in range(20)),
+             "short": random_text(60),
              "word": "".join(random_text(int(rng.integers(7, 14))) + phrase for _ in range(22)),
              "early": (random_text(9) * 5)[:40] + random_text(320)}
     hints = {
         "few": "it has only two letters, in no order that comes back: few letters are not a circle",
-        "long": "it is long, but nothing in it comes back: count shares, not numbers",
+        "long": "it is long, and little of it comes back: count shares, not numbers",
         "short": "it is short, but nothing in it comes back: count shares, not numbers",
         "word": "one short phrase comes back in it, each time after something new: how long are "
                 "the strings that you compare?",

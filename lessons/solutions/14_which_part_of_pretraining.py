@@ -109,9 +109,10 @@ def _(rng):
     lacks = {name: value for name, value in control.items() if name != names[3]}
     swapped = {name: value for name, value in lacks.items()} | {"blocks": 3}
     turned = dict(reversed(control.items())) | {names[4]: control[names[4]] + 2}
+    nothing = dict(control) | {"start": None}
     back = dict(control) | {names[0]: control[names[0]] + 1, names[1]: control[names[1]] - 1}
     arms = [(one, True), (two, False), (dict(control), False), (more, True), (lacks, True),
-            (swapped, False), (turned, True), (back, False)]
+            (swapped, False), (turned, True), (back, False), (nothing, True)]
     arms = [arms[i] for i in rng.permutation(len(arms))]
     right = [fair for _, fair in arms]
 
@@ -134,6 +135,8 @@ def _(rng):
         "a setting that the arm lacks is a difference, too": says(lacks, False),
         "a setting that only the arm has is a difference, too":
             either(says(more, False), says(swapped, True)),
+        "a setting that only the arm has is a difference, too, also if it is None":
+            says(nothing, False),
     }, about="An arm is fair when it differs from the control in exactly one setting.")
 
 

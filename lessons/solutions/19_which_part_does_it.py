@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minifpt.exercises import Case, check_solutions, exercise, fails
+from minifpt.exercises import Case, Wrong, check_solutions, exercise
 
 
 def restored_share(clean, corrupted, patched, right, other):
@@ -54,6 +54,11 @@ def _(rng):
     corrupted[row, other] += 4
     patched[row, right] += rng.uniform(1, 5)
     yield clean, corrupted, patched, right, other
+    worse = 1.5 * corrupted - 0.5 * clean                 # a share below 0, and one above 1
+    yield Case((clean, corrupted, worse, right, other), about="A patch can make it worse: the "
+               "share is below 0.")
+    yield Case((clean, corrupted, 1.5 * clean - 0.5 * corrupted, right, other), about="A patch can "
+               "do more than restore: the share is above 1.")
 
 
 def induction_score(A, ids):
@@ -147,7 +152,7 @@ def _(rng):
         def pairs(out):
             heads = np.asarray(out)
             if heads.ndim != 2 or heads.shape[1] != 2 or (heads < 0).any():
-                raise ValueError("not a list of pairs")
+                raise Wrong("Return a list of pairs (block, head).")
             return [(int(block), int(head)) for block, head in heads]
 
         def counts(out):
@@ -161,7 +166,6 @@ def _(rng):
                     and all(head < n_head for _, head in new))
 
         return Case((heads, n_head), is_fair, {
-            "return a list of pairs (block, head)": fails(pairs),
             "a head is named twice: muting it twice is muting it once":
                 lambda out: len({*pairs(out)}) < len(pairs(out)),
             "some heads of the control are among those that it is compared with":

@@ -150,6 +150,8 @@ def _(rng):
     values = rng.standard_normal(8)
     values += rng.uniform(0.1, 0.2) - values.mean()
     yield values / np.linalg.norm(values),                # the sum is between 0 and 1 at the start
+    values = np.append(-rng.uniform(1, 2, 10), rng.uniform(0.2, 0.3))
+    yield values / np.linalg.norm(values),                # the time is above 10
     values = rng.uniform(0.5, 1, 3)
     yield values / np.linalg.norm(values),                # they sum to more than 1 at the start
 

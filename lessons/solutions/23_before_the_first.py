@@ -117,26 +117,27 @@ UP_AND_DOWN = "(f(t + 1e-5) - f(t - 1e-5)) / 2e-5 -> "
         UP_AND_DOWN + "(f(t + t * 1e-5) - f(t - t * 1e-5)) / 2e-5",
 }, rtol=1e-4)
 def _(rng):
-    k, phase = rng.uniform(1, 2), rng.uniform(0, 0.3)
-    t = float(rng.uniform(0.2, 0.4))
+    for sign in rng.permutation([-1, 1]):
+        k, phase = rng.uniform(1, 2), rng.uniform(0, 0.3)
+        t = float(rng.uniform(0.2, 0.4))
 
-    def f(t):
-        return 3 + np.sin(k * t + phase)
+        def f(t, k=k, phase=phase, sign=sign):
+            return 30 + sign * np.sin(k * t + phase)
 
-    slope = float(k * np.cos(k * t + phase))
-    yield Case((f, t), slope, {                           # numbers that may agree by chance
-        "upside down: how far f moved, divided by how far t was turned":
-            close_to(1 / slope, rtol=1e-4),
-        "a turn of 1 is too large: the curve bends on the way": close_to(f(t + 1) - f(t)),
-        "that is f(t) / t: how far f moves, not how large it is": close_to(f(t) / t),
-        "that is the slope of one formula: f is any function, so call it": close_to(2 * t),
-        "that is enormous: take the difference first, in brackets, then divide":
-            lambda y: abs(y) > 1000,
-        "next to nothing: divide by the turn. a / 2 * h divides by 2 and multiplies by h":
-            lambda y: 0 < abs(y) < 0.01,
-        "near, but not near enough: a large turn lets the curve bend, and of a turn below 1e-9 "
-        "rounding leaves little": lambda y: abs(y - slope) < 0.3,
-    })
+        slope = float(sign * k * np.cos(k * t + phase))
+        yield Case((f, t), slope, {                           # numbers that may agree by chance
+            "upside down: how far f moved, divided by how far t was turned":
+                close_to(1 / slope, rtol=1e-4),
+            "a turn of 1 is too large: the curve bends on the way": close_to(f(t + 1) - f(t)),
+            "that is f(t) / t: how far f moves, not how large it is": close_to(f(t) / t),
+            "that is the slope of one formula: f is any function, so call it": close_to(2 * t),
+            "that is enormous: take the difference first, in brackets, then divide":
+                lambda y: abs(y) > 1000,
+            "next to nothing: divide by the turn. a / 2 * h divides by 2 and multiplies by h":
+                lambda y: 0 < abs(y) < 0.01,
+            "near, but not near enough: a large turn lets the curve bend, and of a turn below 1e-9 "
+            "rounding leaves little": lambda y, slope=slope: abs(y - slope) < 0.3,
+        })
 
 
 if __name__ == "__main__":
