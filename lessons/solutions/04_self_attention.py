@@ -32,6 +32,13 @@ def answer_to_no_question(v):
         "return _ -> return F.softmax(v)[0]",
     "a token adds up all that it sees before it divides": "np.cumsum(v, axis=0) -> v",
     "return one row of y for each token": "return _ -> return v.mean(axis=0)",
+    "the sum runs over tokens, axis 0": [
+        "return _ -> return np.cumsum(v, axis=1) / np.arange(1, v.shape[1] + 1)"],
+    "all tokens that it may see have a share, not the last two": [
+        "return _ -> return np.array([v[max(0, t - 1):t + 1].mean(axis=0) "
+        "for t in range(len(v))])"],
+    "token 0 sees one token, itself": [
+        "np.arange(1, len(v) + 1) -> np.arange(2, len(v) + 2)"],
 }, {"itself too": "return _ -> return np.roll(_, 1, axis=0) * (counts > 1)"})
 def _(rng):
     v = rng.standard_normal((int(rng.integers(4, 8)), 3))

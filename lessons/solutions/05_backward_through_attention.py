@@ -35,6 +35,13 @@ def value_gradient(dy, A):
     "all n queries looked, not the last one alone": "return _ -> return np.outer(A[-1], dy[-1])",
     "A needs no second mask: what the mask hides has a share of 0": [
         "A.T -> np.tril(A).T", "A.T -> np.triu(A).T"],
+    "A holds shares already, and y has them as factors: no second softmax and no slope of it": [
+        "return _ -> return (A * (1 - A)).T @ dy",
+        "return _ -> return (np.exp(A) / np.exp(A).sum(axis=-1, keepdims=True)).T @ dy"],
+    "row i of A belongs to row i of dy": [
+        "return _ -> return A[::-1].T @ dy"],
+    "each token that looked brings its own dy, not their mean": [
+        "return _ -> return A.sum(axis=0)[:, None] * dy.mean(axis=0)"],
 })
 def _(rng):
     T = int(rng.integers(6, 9))

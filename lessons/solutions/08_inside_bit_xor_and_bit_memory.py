@@ -136,6 +136,15 @@ def say_the_mean(y, head, n_head):
     "all heads say their mean; only this one should": "mine = _ -> mine = slice(None)",
     "return all channels: those of the other heads stay as they are": [
         "return out -> return out[..., mine]", "return out -> return out[0, 0, mine]"],
+    "a mean, not a median": [
+        "y[..., mine].mean(axis=(0, 1)) -> np.median(y[..., mine], axis=(0, 1))"],
+    "the other heads stay as they are": [
+        "out = y.copy() -> out = 0 * y"],
+    "one example or token alone: take the mean over all of them": [
+        "y[..., mine].mean(axis=(0, 1)) -> y[0][..., mine].mean(axis=0)",
+        "y[..., mine].mean(axis=(0, 1)) -> y[:, 0][..., mine].mean(axis=0)"],
+    "nothing is left of the output itself: the mean takes its place": [
+        "y[..., mine].mean(axis=(0, 1)) -> (y[..., mine] + y[..., mine].mean(axis=(0, 1))) / 2"],
 }, {"all heads but": "return out -> out[:] = y.mean(axis=(0, 1)); out[..., mine] = y[..., mine]; "
                      "return out"})
 def _(rng):

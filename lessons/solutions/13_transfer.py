@@ -33,6 +33,11 @@ def ranges_apart(n, m):
     "a probability is at most 1: divide by the number of ways": "2 / ways -> ways / 2",
     "return a probability from 0 to 1, not a percentage": [
         "2 / ways -> 200 / ways", "2 / ways -> 100 / ways"],
+    "count the ways to choose n places of n + m, not the places": [
+        "return _ -> return 2 / (n + m)",
+        "return _ -> return (n + m) / ways",
+        "return _ -> return 2 / math.comb(n + m - 1, n)",
+        "return _ -> return 2 / math.comb(n + m + 1, n)"],
 })
 def _(rng):
     for n in rng.permutation([3, 4, 6]):

@@ -34,6 +34,12 @@ def prefix_mask(T, P):
         "return _ -> return (s < P) & (t < P) | (s <= t) & (s >= P)",
     "a token after the prefix sees the others before it as well, not only the prefix":
         "s <= t -> s + t < 0",
+    "a later token sees all before it: no window": [
+        "return _ -> return (s <= t) & (s > t - P)"],
+    "the prefix are the first P tokens, not the last": [
+        "return _ -> return (s <= t) | (s >= T - P)"],
+    "a later token sees the later ones before it, too": [
+        "return _ -> return (s < P) | (s == t)"],
 }, {"True and False": "return _ -> return np.where(np.tri(T) > 0, 0, -np.inf)"})
 def _(rng):
     T = int(rng.integers(6, 9))
@@ -72,6 +78,16 @@ def missing_token(P, left, right):
     "a softmax of probabilities: they only have to be divided by their sum":
         "both = _ -> both = np.exp(_)",
     "the logarithm must be undone before the sum is made 1": "both = _ -> both = np.log(_)",
+    "both must happen: a product, not a quotient": [
+        "P[left] * P[:, right] -> P[left] / P[:, right]"],
+    "those are logarithms: probabilities are asked for": [
+        "return _ -> return np.log(P[left]) + np.log(P[:, right])",
+        "return _ -> return np.log(both / both.sum())"],
+    "each token has a chance; yours gives all to the likeliest": [
+        "return _ -> return np.eye(len(P))[both.argmax()]"],
+    "the product as it is: no root, and no other factor": [
+        "both = _ -> both = np.sqrt(P[left] * P[:, right])",
+        "both = _ -> both = P[left] * P[:, right] * P.mean(axis=0)"],
 }, rtol=1e-5)
 def _(rng):
     V = int(rng.integers(5, 9))
@@ -128,7 +144,7 @@ def _(rng):
              ("neither", shared + one_large, shared.copy()),
              ("neither", shared.copy(), shared + one_large),
              ("neither", shared[:few], shared[:few] - rng.permutation(
-                 np.r_[-1.3, -1.2, rng.uniform(0.1, 0.9, few - 2)]))]
+                 np.r_[-1.3, -1.2, rng.uniform(0.25, 0.5, few - 2)]))]
     why = ["b is lower on the same questions, steadily: look at the difference of each question, "
            "not at how the two spread",
            "a is lower on the same questions, steadily: look at the difference of each question, "

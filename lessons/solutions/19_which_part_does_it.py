@@ -93,6 +93,19 @@ def induction_score(A, ids):
                                axis=0),
     "a sum in place of a mean": "np.mean -> np.sum",
     "return one number for each head": "return _ -> return np.mean(shares)",
+    "that is another token than the one right after": [
+        "after = _ -> after = places[-1] - 1",
+        "after = _ -> after = min(places[-1] + 2, t)"],
+    "each example has letters of its own, and all examples count": [
+        "zip(A, ids, strict=True) -> zip(A[:1], ids[:1], strict=True)",
+        "zip(A, ids, strict=True) -> zip(A, np.broadcast_to(ids[0], ids.shape), strict=True)"],
+    "that is the largest share, wherever it goes": [
+        "return _ -> return A.max(axis=(0, 2, 3))"],
+    "that is attention to the token itself": [
+        "return _ -> return A[:, :, np.arange(A.shape[2]), np.arange(A.shape[2])].mean(axis=(0, "
+        "2))"],
+    "earlier is to the left: those are letters that come later": [
+        "letters[:t] == letter -> letters[::-1][:t] == letters[::-1][t]"],
 })
 def _(rng):
     B, H = (int(n) for n in rng.choice([4, 6, 7], 2, replace=False))

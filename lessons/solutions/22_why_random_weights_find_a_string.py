@@ -36,9 +36,16 @@ def symmetric_form(W_q, W_k):
     "those are C numbers: the whole matrix is wanted":
         "(M + M.T) / 2 -> np.linalg.eigvalsh((M + M.T) / 2)",
     "an entry is the mean of M[i, j] and M[j, i], also above the diagonal": [
-        "(M + M.T) / 2 -> np.triu(M)", "(M + M.T) / 2 -> np.triu(M) + np.triu(M, 1).T",
-        "(M + M.T) / 2 -> np.triu(M) + np.triu(M).T",
-        "(M + M.T) / 2 -> np.maximum(M, M.T)", "(M + M.T) / 2 -> np.diag(np.diag(M))"],
+        f"(M + M.T) / 2 -> {part}" for part in (
+            "np.triu(M)", "np.triu(M) + np.triu(M, 1).T", "np.triu(M) + np.triu(M).T", "np.tril(M)",
+            "np.tril(M) + np.tril(M, -1).T", "np.maximum(M, M.T)", "np.diag(np.diag(M))")],
+    "the entries keep their signs": [
+        "M = _ -> M = abs(W_q @ W_k.T)",
+        "return _ -> return abs(M + M.T) / 2"],
+    "M and its transpose are added, entry by entry": [
+        "return _ -> return M * M.T"],
+    "that is the positive part of S: all of S is asked for": [
+        "return _ -> w, V = np.linalg.eigh((M + M.T) / 2)\nreturn (V * np.maximum(w, 0)) @ V.T"],
 })
 def _(rng):
     C, D = rng.permutation([3, 4, 5, 6])[:2]
