@@ -474,8 +474,8 @@ def causal_mask(n_query, n_key, dtype):
 RopeCache = namedtuple("RopeCache", "cos sin shape")                # cos, sin (T, D / 2)
 
 
-@shapes("x (B, H, T, 2E) -> y (B, H, T, 2E)")
-def rope(x, base=10000.0, start=0):
+@shapes("x (B, H, T, 2E), scale (E,) -> y (B, H, T, 2E)")
+def rope(x, base=10000.0, start=0, scale=None):
     """Rotate queries or keys by their positions (Su et al. 2021, arXiv 2104.09864).
 
     In each head the channels i and i + D/2 are a point in the plane.  It is rotated by an angle
@@ -486,10 +486,12 @@ def rope(x, base=10000.0, start=0):
         y_(i+D/2) = x_(i+D/2) cos(angle) + x_i sin(angle)
 
     Positions enter the product of a rotated query and a rotated key only by the difference of
-    their angles, so only by the distance of the two tokens.  D is even, D = 2E.
+    their angles, so only by the distance of the two tokens.  D is even, D = 2E.  ``scale``
+    are factors of the angles, where a model was trained further on longer texts.
     """
     T, half = x.shape[2], x.shape[3] // 2
     angles = np.arange(start, start + T)[:, None] * base ** (-np.arange(half) / half)   # (T, D/2)
+    angles = angles if scale is None else angles * scale
     cos, sin = np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
     return rotate(x, cos, sin), RopeCache(cos, sin, x.shape)
 

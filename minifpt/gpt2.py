@@ -199,10 +199,11 @@ class LanguageModel(layers.Layer):
     seed    seed of the table, too; ``None`` leaves it 0.
     """
 
-    config_type = GPT2Config
+    config_type, trunk_type = GPT2Config, GPT2
 
     def __init__(self, trunk=None, seed=0, dtype=np.float32):
-        self.trunk = trunk if isinstance(trunk, layers.Layer) else GPT2(trunk, seed, dtype)
+        is_trunk = isinstance(trunk, layers.Layer)
+        self.trunk = trunk if is_trunk else self.trunk_type(trunk, seed, dtype)
         self.config, self.dtype = self.trunk.config, self.trunk.dtype
         self.wte = layers.Embedding(self.config.vocab_size, self.config.n_embd, self.dtype)
         self.lm_head = layers.Unembedding(self.wte.weight)
@@ -344,8 +345,6 @@ class LanguageModel(layers.Layer):
 
 def token_ids(ids, config):
     """Return ids as an integer array, (T,) or (B, T), not empty and within the vocabulary."""
-    if isinstance(ids, np.ma.MaskedArray):
-        raise ValueError("token ids are a MaskedArray, expected integers without a mask")
     ids = np.asarray(ids)
     if ids.ndim not in (1, 2) or ids.size == 0 or ids.dtype.kind not in "iu":
         raise ValueError(f"token ids have shape {ids.shape} and dtype {ids.dtype}, expected "

@@ -357,6 +357,7 @@ class Positions(Layer):
 ACTIVATIONS = {"gelu_new": (fast.gelu, fast.gelu_backward),
                "gelu_pytorch_tanh": (fast.gelu, fast.gelu_backward),
                "gelu": (fast.gelu_exact, fast.gelu_exact_backward),
+               "gelu_python": (fast.gelu_exact, fast.gelu_exact_backward),
                "relu": (fast.relu, fast.relu_backward),
                "silu": (fast.silu, fast.silu_backward)}
 

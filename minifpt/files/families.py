@@ -24,7 +24,8 @@ SIZES = {"n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_emb
          "n_inner": "intermediate_size", "n_positions": "max_position_embeddings",
          "vocab_size": "vocab_size"}
 SHAPE = r"(?P<n_layer>\d{1,4})x(?P<n_head>\d{1,4})x(?P<n_embd>\d{1,5})"
-TABLES = "wte.weight", "lm_head.weight", "wpe.weight", "relative.weight"      # not transposed
+# Not transposed.
+TABLES = "wte.weight", "lm_head.weight", "wpe.weight", "relative.weight", "attn.bias.weight"
 # Fields of our config that are whole numbers, at least 1.
 WHOLE = {*SIZES, "n_group", "head_dim", "n_buckets", "max_distance"}
 # Names in blocks that are not read: the masks of old versions, rotary angles, what a model's tokens

@@ -25,7 +25,8 @@ __all__ = ["TrunkSpec", "config_for", "get", "language_model"]
 
 PAPER_SPREAD = 0.02 * 768 ** 0.5                          # of the paper's random GPT-2
 # Settings besides its arrays that say what a part computes.
-COMPUTES = {"attn": ("n_head", "rope_base", "window"), "mlp": ("activation_function",)}
+COMPUTES = {"attn": ("n_head", "rope_base", "rope_share", "rope_scaling", "window"),
+            "mlp": ("activation_function",)}
 
 
 def get(name, seed=0, dropout=None, dtype=np.float32):

@@ -9,7 +9,6 @@ norms, no biases and no positions: a number for the distance of two tokens is ad
 import math
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import ClassVar
 
 import numpy as np
 
@@ -18,21 +17,25 @@ from ..fast import ops
 from ..files import export, weights
 from ..files.families import SIZES, Family
 from ..gpt2 import GPT2, LanguageModel, Trunk
-from .parts import GatedMLP, RMSNorm
+from .parts import GatedMLP, RMSNorm, TrunkConfig
 
-POST_NORM = "bert", "roberta", "longformer"               # families with norms after the parts
+# Families with norms after the parts, and those with relative positions.
+POST_NORM = "bert", "roberta", "xlm-roberta", "camembert", "longformer"
+RELATIVE = "t5", "mt5", "umt5"
+KINDS = *POST_NORM, "vit", *RELATIVE
 
 
 @dataclass(frozen=True)
-class EncoderConfig:
-    """The sizes and settings of an encoder; names that ``GPT2Config`` has, too, mean the same.
+class EncoderConfig(TrunkConfig):
+    """The settings of an encoder beside those of :class:`minifpt.trunks.parts.TrunkConfig`.
 
-    model_type    ``bert``, ``roberta``, ``longformer``, ``vit`` or ``t5``.
+    model_type    a key of ``KINDS``.
     n_positions   rows of the positional embeddings; T5 has none.
-    n_inner       channels inside the feed-forward part; ``None`` is ``4 n_embd``.
-    head_dim      channels of a head, in T5; ``None`` is ``n_embd / n_head``.
+    n_inner       ``None`` is ``4 n_embd``.
     gated         whether the feed-forward part is gated, as in T5 v1.1.
-    window        a token reads ``window / 2`` tokens to each side; ``None`` is all tokens.
+    qkv_bias      whether queries, keys and values have biases, where other layers have them.
+    window        a token reads ``window / 2`` tokens to each side, in all blocks or, for a tuple,
+                  in each one; ``None`` is all tokens.
     n_buckets     T5's classes of distances, and the distance from which all are one class,
     max_distance  see :func:`buckets`.
 
@@ -40,40 +43,32 @@ class EncoderConfig:
     """
 
     model_type: str = "bert"
-    n_layer: int = 6
-    n_head: int = 4
-    n_embd: int = 128
-    n_positions: int = 1024
-    vocab_size: int = 256
-    n_inner: int | None = None
-    head_dim: int | None = None
-    dropout: float = 0.1
     layer_norm_epsilon: float = 1e-5
     activation_function: str | None = None
     gated: bool = False
-    window: int | None = None
+    qkv_bias: bool = True
+    window: int | tuple | None = None
     n_buckets: int = 32
     max_distance: int = 128
-    initializer_range: float = 0.02
-    scaled_residual_init: bool = True
     causal: bool = False
-    families: ClassVar = (*POST_NORM, "vit", "t5")
 
     def __post_init__(self):
-        checks.one_of("EncoderConfig", "model_type", self.model_type, self.families)
+        checks.one_of("EncoderConfig", "model_type", self.model_type, KINDS)
         if self.activation_function is None:
-            object.__setattr__(self, "activation_function",
-                               "relu" if self.model_type == "t5" else "gelu")
-        checks.fields(self, sizes=("n_layer", "n_head", "n_embd", "n_positions", "vocab_size",
-                                   "n_buckets", "max_distance"),
-                      n_inner=lambda: 4 * self.n_embd, head_dim=lambda: self.n_embd // self.n_head,
-                      positive=("layer_norm_epsilon", "initializer_range"),
-                      flags=("gated", "scaled_residual_init"))
+            object.__setattr__(self, "activation_function", "gelu" if self.positions else "relu")
+        self.check(lambda: 4 * self.n_embd, sizes=("n_buckets", "max_distance"),
+                   positive=("layer_norm_epsilon",), flags=("gated", "qkv_bias"))
         if self.positions and self.head_dim * self.n_head != self.n_embd:
             raise ValueError(f"EncoderConfig: {self.n_embd} channels cannot be divided into "
                              f"{self.n_head} heads")
-        if self.window is not None and checks.whole("EncoderConfig", "window", self.window, 2) % 2:
-            raise ValueError(f"EncoderConfig: window is {self.window}, expected an even number")
+        if isinstance(self.window, (list, tuple)):
+            object.__setattr__(self, "window", tuple(self.window))
+            if len(self.window) != self.n_layer:
+                raise ValueError(f"EncoderConfig: {len(self.window)} windows, expected one for "
+                                 f"each of {self.n_layer} blocks")
+        for window in self.window if isinstance(self.window, tuple) else (self.window,):
+            if window is not None and checks.whole("EncoderConfig", "window", window, 2) % 2:
+                raise ValueError(f"EncoderConfig: window is {window}, expected an even number")
         if self.n_buckets < 4 or 4 * self.max_distance <= self.n_buckets:
             raise ValueError(f"EncoderConfig: {self.n_buckets} buckets up to the distance "
                              f"{self.max_distance}, expected at least 4, and a larger distance")
@@ -85,7 +80,7 @@ class EncoderConfig:
     @property
     def positions(self):
         """Whether there are positional embeddings."""
-        return self.model_type != "t5"
+        return self.model_type not in RELATIVE
 
 
 @lru_cache(maxsize=4)
@@ -114,7 +109,7 @@ def window_mask(T, reach, dtype):
 
 class RelativePositions(layers.Embedding):
     """A number for each head and each class of distances, added to the scores: ``weight``
-    (n_buckets, H), shared by all blocks."""
+    (n_buckets, H), shared by all blocks but in UMT5."""
 
     def __init__(self, config, dtype=np.float32):
         super().__init__(config.n_buckets, config.n_head, dtype, "pos")
@@ -133,8 +128,8 @@ class RelativePositions(layers.Embedding):
 class Window(layers.Layer):
     """Longformer's window: a token reads only the ``window / 2`` tokens to each side."""
 
-    def __init__(self, config, dtype=np.float32):
-        self.reach, self.n_head, self.dtype = config.window // 2, config.n_head, np.dtype(dtype)
+    def __init__(self, window, n_head, dtype=np.float32):
+        self.reach, self.n_head, self.dtype = window // 2, n_head, np.dtype(dtype)
 
     def forward(self, T):
         """T -> bias (H, T, T) of 0 and -inf, or ``None`` where all tokens are near."""
@@ -191,9 +186,14 @@ class Encoder(Trunk):
                        c.layer_norm_epsilon, dtype)
         if c.positions:
             self.wpe, self.below = layers.Positions(c.n_positions, c.n_embd, dtype), ("wpe",)
-            bias = Window(c, dtype) if c.window else None
+            windows = c.window if isinstance(c.window, tuple) else (c.window,) * c.n_layer
+            made = {window: window and Window(window, c.n_head, dtype) for window in windows}
+            biases = [made[window] for window in windows]
+        elif c.model_type == "umt5":
+            biases = [RelativePositions(c, dtype) for _ in range(c.n_layer)]
         else:
-            bias = self.relative = RelativePositions(c, dtype)
+            self.relative = RelativePositions(c, dtype)
+            biases = [self.relative] * c.n_layer
         if c.model_type in POST_NORM:
             block, self.below, self.above = PostNormBlock, ("wpe", "ln"), ()
             self.ln = norm()
@@ -203,10 +203,11 @@ class Encoder(Trunk):
                                                  c.head_dim), norm(),
                         GatedMLP(c, c.activation_function, dtype) if c.gated else layers.MLP(
                             c.n_embd, c.dropout, dtype, c.activation_function, c.n_inner))
-                  for _ in range(c.n_layer)]
-        for _, layer in layers.named_layers(self):
-            if not c.positions and isinstance(layer, layers.Linear):
-                layer.bias = None                         # T5 has no biases
+                  for bias in biases]
+        for name, layer in layers.named_layers(self):     # T5 has no biases
+            if isinstance(layer, layers.Linear) and not (
+                    c.positions and (c.qkv_bias or not name.endswith("c_attn"))):
+                layer.bias = None
 
 
 # ------------------------------------------------------------------------------ the families
@@ -219,14 +220,10 @@ def after_padding(raw, settings, path):
 
 
 def windows(raw, settings, path):
-    """Return the settings of a Longformer, whose window may be one number or a list."""
+    """Return the settings of a Longformer, whose window may be a number or one for each block."""
     window = settings["window"]
-    if isinstance(window, list):
-        if not window or window[1:] != window[:-1]:
-            raise ValueError(f"{path}: attention_window is {checks.brief(window)}, expected one "
-                             "number for all blocks")
-        window = window[0]
-    return after_padding(raw, settings, path) | {"window": window}
+    is_one = isinstance(window, list) and window and window == window[:1] * len(window)
+    return after_padding(raw, settings, path) | {"window": window[0] if is_one else window}
 
 
 def patches(config):
@@ -239,10 +236,11 @@ def patches(config):
 
 def activation(raw, settings, path):
     """Return the settings of T5's feed-forward part.  In Transformers, too, "gated-gelu" is
-    gelu_new."""
+    gelu_new, and two more fields, if they are there, decide."""
     name = str(raw["feed_forward_proj"])
-    return {"gated": name.startswith("gated-"), "activation_function": (
-        "gelu_new" if name == "gated-gelu" else name.removeprefix("gated-"))}
+    function = "gelu_new" if name == "gated-gelu" else name.removeprefix("gated-")
+    return {"gated": raw.get("is_gated_act", name.startswith("gated-")),
+            "activation_function": str(raw.get("dense_act_fn", function))}
 
 
 def t5_parts(settings):
@@ -292,6 +290,10 @@ ROBERTA = BERT._replace(
     complete=after_padding,
     others=lambda config: {"type_vocab_size": 1, "pad_token_id": 1,
                            "max_position_embeddings": config.n_positions + 2})
+XLM = ROBERTA._replace(title="XLM-RoBERTa", model_type="xlm-roberta", model="XLMRobertaModel",
+                       name=None)
+CAMEMBERT = ROBERTA._replace(title="CamemBERT", model_type="camembert", model="CamembertModel",
+                             name=None)
 LONGFORMER = ROBERTA._replace(
     title="Longformer", model_type="longformer", model="LongformerModel", name="longformer",
     shape=rf"(?P<window>\d{{1,4}}):{BERT.shape}",
@@ -303,14 +305,15 @@ LONGFORMER = ROBERTA._replace(
 VIT = BERT._replace(
     title="ViT", model_type="vit", model="ViTModel", name="vit", prefix="vit.",
     settings={ours: theirs for ours, theirs in BERT.settings.items()
-              if ours not in ("n_positions", "vocab_size")},
+              if ours not in ("n_positions", "vocab_size")} | {"qkv_bias": "qkv_bias"},
     constants={"first_row": 1, "vocab_size": 1},          # row 0 is the class token's
-    defaults=BERT.defaults | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    defaults=BERT.defaults | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+                              "qkv_bias": True},
     outer={"wpe.weight": ("embeddings.position_embeddings",), "ln_f": ("layernorm",)},
     parts=lambda settings: BERT.parts(settings) | {
         "attn.c_attn": tuple(f"attention.attention.{part}" for part in ("query", "key", "value")),
         "ln_1": ("layernorm_before",), "ln_2": ("layernorm_after",)},
-    fixed=lambda settings: {"qkv_bias": (True,)}, others=patches)
+    fixed=lambda settings: {}, others=patches)
 T5 = Family(
     "T5", "t5", EncoderConfig, Encoder, LanguageModel, "T5EncoderModel", name="t5",
     prefix="transformer.", block="encoder.block",
@@ -327,7 +330,14 @@ T5 = Family(
     outer={"wte": ("shared",), "ln_f": ("encoder.final_layer_norm",),
            "relative": ("encoder.block.0.layer.0.SelfAttention.relative_attention_bias",)},
     parts=t5_parts, complete=activation,
-    others=lambda config: {"feed_forward_proj": "gated-" * config.gated + (
-        "gelu" if config.gated and config.activation_function == "gelu_new"
-        else config.activation_function)},
+    others=lambda config: {
+        "feed_forward_proj": "gated-" * config.gated + config.activation_function,
+        "is_gated_act": config.gated, "dense_act_fn": config.activation_function},
     join=scaled, split=partial(scaled, power=-0.5))
+MT5 = T5._replace(title="mT5", model_type="mt5", model="MT5EncoderModel", name=None,
+                  defaults=T5.defaults | {"feed_forward_proj": "gated-gelu"})
+UMT5 = MT5._replace(
+    title="UMT5", model_type="umt5", model="UMT5EncoderModel",
+    outer={ours: theirs for ours, theirs in T5.outer.items() if ours != "relative"},
+    parts=lambda settings: t5_parts(settings) | {
+        "attn.bias": ("layer.0.SelfAttention.relative_attention_bias",)})

@@ -5,6 +5,7 @@ Its blocks run as GPT-2's do.  Llama, and Qwen2 with its biases, are read from f
 Transformers saved.
 """
 
+import math
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,68 +15,92 @@ from .. import checks, layers
 from ..fast import ops
 from ..files import export, weights
 from ..files.families import SIZES, Family
-from ..gpt2 import LanguageModel, Trunk
-from .parts import GatedMLP, RMSNorm
+from ..gpt2 import Trunk
+from .parts import GatedMLP, RMSNorm, RotaryAttention, TrunkConfig, TwoTables
+
+SCALING = "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"
 
 
 @dataclass(frozen=True)
-class LlamaConfig:
-    """The sizes and settings of a Llama; names that ``GPT2Config`` has, too, mean the same.
+class LlamaConfig(TrunkConfig):
+    """The settings of a Llama beside those of :class:`minifpt.trunks.parts.TrunkConfig`.
 
-    n_group    heads of keys and values; ``None`` is as many as of queries.
-    n_inner    channels inside the feed-forward part; ``None`` is 8/3 of ``n_embd``, rounded up to
-               a multiple of 8, with which it has as many parameters as GPT-2's.
-    qkv_bias   whether queries, keys and values have biases, as in Qwen2.
-    tied       whether the scores are computed with the table of the tokens.
+    n_group         heads of keys and values; ``None`` is as many as of queries.
+    n_inner         ``None`` is 8/3 of ``n_embd``, rounded up to a multiple of 8, with which the
+                    feed-forward part has as many parameters as GPT-2's.
+    qkv_bias        whether queries, keys and values have biases, as in Qwen2.
+    o_bias          whether the layer behind the attention has one, too.
+    mlp_bias        whether the feed-forward part has biases.
+    rope_scaling    how Llama 3.1 turns slow pairs of channels slower: ``factor``,
+                    ``low_freq_factor``, ``high_freq_factor``, ``original_max_position_embeddings``,
+                    see :func:`rope_scale`.
+    tied            whether the scores are computed with the table of the tokens.
     """
 
-    n_layer: int = 6
-    n_head: int = 4
-    n_embd: int = 128
-    n_positions: int = 1024
-    vocab_size: int = 256
+    model_type: str = "llama"
     n_group: int | None = None
-    n_inner: int | None = None
-    dropout: float = 0.1
     rms_norm_epsilon: float = 1e-6
     rope_base: float = 10000.0
+    rope_scaling: tuple | None = None
     qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
     tied: bool = True
-    initializer_range: float = 0.02
-    scaled_residual_init: bool = True
-    causal: bool = True
-    model_type: str = "llama"                             # in a weight file, tells it from GPT-2
 
     def __post_init__(self):
-        checks.fields(self, sizes=("n_layer", "n_head", "n_embd", "n_positions", "vocab_size"),
-                      n_group=lambda: self.n_head, n_inner=lambda: 8 * -(-self.n_embd // 3),
-                      positive=("rms_norm_epsilon", "rope_base", "initializer_range"),
-                      flags=("qkv_bias", "tied", "scaled_residual_init"))
-        if self.n_embd % (2 * self.n_head) or self.n_head % self.n_group:
+        self.check(lambda: 8 * -(-self.n_embd // 3), n_group=lambda: self.n_head,
+                   positive=("rms_norm_epsilon", "rope_base"),
+                   flags=("qkv_bias", "o_bias", "mlp_bias", "tied"))
+        if self.head_dim % 2 or self.n_head % self.n_group:
             raise ValueError(f"LlamaConfig: {self.n_embd} channels, {self.n_head} heads, "
                              f"{self.n_group} groups: expected an even number of channels in a "
                              "head, and a number of groups that divides the heads")
         if self.model_type != "llama" or not self.causal:
             raise ValueError("LlamaConfig: expected model_type 'llama' and causal True")
+        if self.o_bias > self.qkv_bias or self.qkv_bias and self.mlp_bias > self.o_bias:
+            raise ValueError("LlamaConfig: o_bias needs qkv_bias, and both biases need o_bias")
+        if self.rope_scaling is not None:
+            factor, low, high, tokens = self.rope_scaling
+            numbers = *(checks.number("LlamaConfig", *pair) for pair in zip(
+                SCALING, (factor, low, high), strict=False)), checks.whole(
+                    "LlamaConfig", SCALING[3], tokens)
+            if numbers[1] >= numbers[2]:
+                raise ValueError(f"LlamaConfig: {SCALING[1]} is {low}, expected less than "
+                                 f"{SCALING[2]}, {high}")
+            object.__setattr__(self, "rope_scaling", numbers)
 
 
-class GroupedAttention(layers.Attention):
+def rope_scale(config):
+    """Return Llama 3.1's factors of the angles (D/2,): 1 for pairs of channels that turned often
+    in the texts of pretraining, ``1 / factor`` for those that did not turn once or so, and between
+    them for the others; ``None`` for a config without ``rope_scaling``."""
+    if config.rope_scaling is None:
+        return None
+    factor, low, high, tokens = config.rope_scaling
+    half = config.head_dim // 2
+    turns = tokens / (2 * math.pi) * config.rope_base ** (-np.arange(half) / half)
+    share = np.clip((turns - low) / (high - low), 0, 1)
+    return share + (1 - share) / factor
+
+
+class GroupedAttention(RotaryAttention):
     """Self-attention with rotary positions and fewer heads of keys and values than of queries:
-    ``q_proj`` (C, C), ``k_proj`` and ``v_proj`` (C, G D), heads, ``o_proj`` (C, C)."""
+    ``q_proj`` (C, H D), ``k_proj`` and ``v_proj`` (C, G D), heads, ``o_proj`` (H D, C)."""
 
     output = "o_proj"
 
     def __init__(self, config, dtype=np.float32):
-        c, few = config, config.n_embd // config.n_head * config.n_group
+        c = config
         self.q_proj, self.k_proj, self.v_proj = (
-            layers.Linear(c.n_embd, n, dtype, "attn", bias=c.qkv_bias)
-            for n in (c.n_embd, few, few))
-        self.o_proj = layers.Linear(c.n_embd, c.n_embd, dtype, "attn", bias=False,
+            layers.Linear(c.n_embd, n * c.head_dim, dtype, "attn", bias=c.qkv_bias)
+            for n in (c.n_head, c.n_group, c.n_group))
+        self.o_proj = layers.Linear(c.n_head * c.head_dim, c.n_embd, dtype, "attn", bias=c.o_bias,
                                     writes_stream=True)
         layers.mark_heads(self.q_proj, queries=c.n_head)
         layers.mark_heads(self.k_proj, keys=c.n_group)
         layers.mark_heads(self.v_proj, values=c.n_group)
-        self.n_head, self.n_group, self.rope_base = c.n_head, c.n_group, c.rope_base
+        self.n_head, self.n_group, self.n_turned = c.n_head, c.n_group, c.head_dim
+        self.rope_base, self.rope_scale = c.rope_base, rope_scale(c)
         self.dropout, self.causal, self.bias = c.dropout, True, None
 
     def project(self, x):
@@ -93,16 +118,6 @@ class GroupedAttention(layers.Attention):
                 + self.k_proj.backward(ops().merge_heads(dk), cache["k_proj"])
                 + self.q_proj.backward(ops().merge_heads(dq), cache["q_proj"]))
 
-    def turn(self, q, k, start, cache):
-        """Rotate q and k by their positions."""
-        q, cache["rope_q"] = ops().rope(q, self.rope_base, start)
-        k, cache["rope_k"] = ops().rope(k, self.rope_base, start)
-        return q, k
-
-    def turn_backward(self, dq, dk, cache):
-        """Rotate the gradients of q and k back."""
-        return (ops().rope_backward(dq, cache["rope_q"]), ops().rope_backward(dk, cache["rope_k"]))
-
 
 class Llama(Trunk):
     """A :class:`minifpt.fpt.Trunk`: the blocks and the last RMS norm."""
@@ -114,22 +129,28 @@ class Llama(Trunk):
         """Make the layers."""
         c, norm = config, partial(RMSNorm, config.n_embd, config.rms_norm_epsilon, dtype)
         self.h = [layers.Block(norm(), GroupedAttention(c, dtype), norm(),
-                               GatedMLP(c, "silu", dtype)) for _ in range(c.n_layer)]
+                               GatedMLP(c, "silu", dtype, c.mlp_bias)) for _ in range(c.n_layer)]
         self.ln_f = norm()
 
 
-class LlamaLM(LanguageModel):
-    """A Llama as it is pretrained: token embedding, trunk, and scores by the same table, or by one
-    of their own, ``lm_head``, unless the config says ``tied``."""
+class LlamaLM(TwoTables):
+    """A Llama as it is pretrained."""
 
-    config_type = LlamaConfig
+    config_type, trunk_type = LlamaConfig, Llama
 
-    def __init__(self, trunk=None, seed=0, dtype=np.float32):
-        super().__init__(trunk if isinstance(trunk, Llama) else Llama(trunk, seed, dtype), seed)
-        if not self.config.tied:
-            self.lm_head = layers.Unembedding(
-                layers.Parameter(np.zeros_like(self.wte.weight.data), "output"))
-            layers.draw_all(self, seed, self.config)
+
+def rotary(config):
+    """Return ``rope_parameters`` as Transformers has them."""
+    kind = "default" if config.rope_scaling is None else "llama3"
+    return {"rope_type": kind, "rope_theta": config.rope_base} | dict(
+        zip(SCALING, config.rope_scaling or (), strict=False))
+
+
+def scaling(raw, settings, path):
+    """Return the settings of biases and of rotary positions that the tables do not have."""
+    is_scaled = "llama3" in (raw.get("rope_type"), raw.get("type"))
+    return {"rope_scaling": [raw.get(name) for name in SCALING] if is_scaled else None,
+            "qkv_bias": settings.get("qkv_bias", settings.get("o_bias"))}
 
 
 FAMILY = Family(
@@ -138,11 +159,13 @@ FAMILY = Family(
     note="llama:6x4/2x128 has 2 heads of keys and values", prefix="model.", block="layers",
     settings=SIZES | {
         "n_group": "num_key_value_heads", "rms_norm_epsilon": "rms_norm_eps",
-        "rope_base": "rope_theta", "tied": "tie_word_embeddings",
-        "initializer_range": "initializer_range"},
-    optional=("n_group",),
+        "rope_base": "rope_theta", "tied": "tie_word_embeddings", "head_dim": "head_dim",
+        "initializer_range": "initializer_range", "o_bias": "attention_bias",
+        "mlp_bias": "mlp_bias"},
+    optional=("n_group", "head_dim"),
     defaults={"rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False,
-              "initializer_range": 0.02, "attention_dropout": 0.0},
+              "initializer_range": 0.02, "attention_dropout": 0.0, "attention_bias": False,
+              "mlp_bias": False},
     dropouts=("attention_dropout",),
     outer={"wte": ("embed_tokens",), "ln_f": ("norm",), "lm_head": ("lm_head",)},
     parts=lambda settings: {
@@ -150,13 +173,14 @@ FAMILY = Family(
         **{f"attn.{part}_proj": (f"self_attn.{part}_proj",) for part in "qkvo"},
         **{f"mlp.{part}_proj": (f"mlp.{part}_proj",) for part in ("gate", "up", "down")}},
     fixed=lambda settings: {
-        "head_dim": (settings["n_embd"] // settings["n_head"], None),
-        "hidden_act": ("silu", "swish"), "attention_bias": (False, None),
-        "mlp_bias": (False, None), "use_sliding_window": (False, None),
-        "rope_type": (None, "default"), "type": (None, "default")},
-    others=lambda config: {
-        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_base},
-        "bos_token_id": None, "eos_token_id": None},
-    twin=lambda config: "qwen2" if config.qkv_bias else "llama")
-QWEN2 = FAMILY._replace(title="Qwen2", model_type="qwen2", model="Qwen2Model", name=None,
-                        constants={"model_type": "llama", "qkv_bias": True})
+        "hidden_act": ("silu", "swish"), "partial_rotary_factor": (None, 1.0),
+        **dict.fromkeys(("rope_type", "type"), (None, "default", "llama3"))},
+    others=lambda config: {"rope_parameters": rotary(config), "bos_token_id": None,
+                           "eos_token_id": None},
+    complete=scaling, twin=lambda config: "qwen2" if config.qkv_bias > config.o_bias else "llama")
+QWEN2 = FAMILY._replace(
+    title="Qwen2", model_type="qwen2", model="Qwen2Model", name=None,
+    settings={ours: theirs for ours, theirs in FAMILY.settings.items()
+              if ours not in ("o_bias", "mlp_bias")},
+    constants={"model_type": "llama", "qkv_bias": True},
+    fixed=lambda settings: FAMILY.fixed(settings) | {"use_sliding_window": (False, None)})

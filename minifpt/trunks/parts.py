@@ -1,9 +1,48 @@
-"""Parts of trunks other than GPT-2: RMS norm and a gated feed-forward layer."""
+"""Parts of trunks other than GPT-2: fields of their configs, RMS norm, rotary positions, a gated
+feed-forward part, and a language model with a table of its own for the scores."""
+
+from dataclasses import dataclass
 
 import numpy as np
 
 from .. import checks, layers
 from ..fast import ops
+from ..gpt2 import LanguageModel
+
+
+@dataclass(frozen=True)
+class TrunkConfig:
+    """The fields that all trunks have; names that ``GPT2Config`` has, too, mean the same.
+
+    model_type   the family's name in files, which tells it from a GPT-2.
+    n_inner      channels inside the feed-forward part.
+    head_dim     channels of a head; ``None`` is ``n_embd / n_head``.
+    """
+
+    model_type: str = ""
+    n_layer: int = 6
+    n_head: int = 4
+    n_embd: int = 128
+    n_positions: int = 1024
+    vocab_size: int = 256
+    n_inner: int | None = None
+    head_dim: int | None = None
+    dropout: float = 0.1
+    initializer_range: float = 0.02
+    scaled_residual_init: bool = True
+    causal: bool = True
+
+    def check(self, n_inner, sizes=(), positive=(), flags=(), **defaults):
+        """Check these fields and others, as :func:`minifpt.checks.fields` does."""
+        is_divided = self.head_dim is None
+        checks.fields(self, sizes=("n_layer", "n_head", "n_embd", "n_positions", "vocab_size",
+                                   *sizes), n_inner=n_inner,
+                      head_dim=lambda: max(1, self.n_embd // self.n_head),
+                      positive=("initializer_range", *positive),
+                      flags=("scaled_residual_init", *flags), **defaults)
+        if is_divided and self.n_embd % self.n_head:
+            raise ValueError(f"{type(self).__name__}: {self.n_embd} channels cannot be divided "
+                             f"into {self.n_head} heads")
 
 
 class RMSNorm(layers.Layer):
@@ -25,14 +64,48 @@ class RMSNorm(layers.Layer):
         return dx
 
 
-class GatedMLP(layers.Layer):
-    """The feed-forward part: ``down(act(gate(x)) * up(x))``, without biases."""
+class RotaryAttention(layers.Attention):
+    """Self-attention with rotary positions, ``rope_base`` their base: of each head of queries and
+    keys the first ``n_turned`` channels are rotated, by angles times ``rope_scale``, if there is
+    one."""
 
-    def __init__(self, config, activation, dtype=np.float32):
+    rope_scale = None
+
+    def turn(self, q, k, start, cache):
+        """Rotate q and k by their positions."""
+        (q, cache["rope_q"]), (k, cache["rope_k"]) = (self.rotate(x, start) for x in (q, k))
+        return q, k
+
+    def turn_backward(self, dq, dk, cache):
+        """Rotate the gradients of q and k back."""
+        return (self.rotate_backward(dq, cache["rope_q"]),
+                self.rotate_backward(dk, cache["rope_k"]))
+
+    def rotate(self, x, start):
+        """x (B, H, T, D), the first token at position ``start`` -> y (B, H, T, D)."""
+        n = self.n_turned
+        scale = {} if self.rope_scale is None else {"scale": self.rope_scale}
+        y, cache = ops().rope(x[..., :n], self.rope_base, start, **scale)
+        return self.behind(y, x), cache
+
+    def rotate_backward(self, dy, cache):
+        """dy (B, H, T, D) -> dx (B, H, T, D)."""
+        return self.behind(ops().rope_backward(dy[..., :self.n_turned], cache), dy)
+
+    def behind(self, turned, x):
+        """Return the rotated channels, and behind them those of x that are not."""
+        rest = x[..., self.n_turned:]
+        return np.concatenate([turned, rest], axis=-1) if rest.size else turned
+
+
+class GatedMLP(layers.Layer):
+    """The feed-forward part: ``down(act(gate(x)) * up(x))``, as a rule without biases."""
+
+    def __init__(self, config, activation, dtype=np.float32, bias=False):
         C, inner = config.n_embd, config.n_inner
-        self.gate_proj = layers.Linear(C, inner, dtype, bias=False)
-        self.up_proj = layers.Linear(C, inner, dtype, bias=False)
-        self.down_proj = layers.Linear(inner, C, dtype, bias=False, writes_stream=True)
+        self.gate_proj = layers.Linear(C, inner, dtype, bias=bias)
+        self.up_proj = layers.Linear(C, inner, dtype, bias=bias)
+        self.down_proj = layers.Linear(inner, C, dtype, bias=bias, writes_stream=True)
         self.act = layers.Activation(activation)
         self.dropout = config.dropout
 
@@ -56,3 +129,15 @@ class GatedMLP(layers.Layer):
         dgate = self.act.backward(dgate, cache["act"])
         return (self.gate_proj.backward(dgate, cache["gate_proj"])
                 + self.up_proj.backward(dup, cache["up_proj"]))
+
+
+class TwoTables(LanguageModel):
+    """A language model that scores by the table of its tokens, or by one of its own, ``lm_head``,
+    unless the config says ``tied``."""
+
+    def __init__(self, trunk=None, seed=0, dtype=np.float32):
+        super().__init__(trunk, seed, dtype)
+        if not self.config.tied:
+            self.lm_head = layers.Unembedding(
+                layers.Parameter(np.zeros_like(self.wte.weight.data), "output"))
+            layers.draw_all(self, seed, self.config)

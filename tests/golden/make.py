@@ -53,7 +53,10 @@ FAMILIES = {
     "vit": ("ViTModel", SIZES | {"image_size": 12, "patch_size": 4}),
     "t5": ("T5EncoderModel", dict(d_model=8, num_heads=2, d_kv=4, d_ff=12, num_layers=1,
                                   vocab_size=11)),
+    "umt5": ("UMT5EncoderModel", dict(d_model=8, num_heads=2, d_kv=4, d_ff=12, num_layers=1,
+                                      vocab_size=11)),
     "llama": ("LlamaModel", SIZES | {"num_key_value_heads": 1}),
+    "gpt_neox": ("GPTNeoXModel", SIZES | {"rotary_pct": 0.5}),
     "qwen2": ("Qwen2Model", SIZES | {"num_key_value_heads": 1})}
 
 
