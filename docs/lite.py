@@ -11,6 +11,7 @@ unpacked distribution, beside the page, and the site needs no network.
 import argparse
 import base64
 import hashlib
+import importlib.util
 import json
 import re
 import shutil
@@ -117,6 +118,9 @@ def main():
     parser.add_argument("--pyodide", type=Path, metavar="FOLDER",
                         help="an unpacked Pyodide distribution to put beside the page")
     args = parser.parse_args()
+    if missing := [name for name in ("jupyterlite_core", "jupyterlite_pyodide_kernel", "build")
+                   if importlib.util.find_spec(name) is None]:
+        parser.error(f"needs {' '.join(missing)}: pip install '.[lite]'")
     build(args.out.resolve(), args.pyodide)
 
 

@@ -274,7 +274,7 @@ ABOUT = """# Glossary
 Terms as a lesson of the spine introduces them. The number is the lesson's.
 Made by `python lessons/build.py --glossary`.
 """
-SPINE = {*range(9), 13, 22}
+SPINE = [0, 1, 2, 3, 4, 24, 5, 6, 7, 8, 13, 22]           # in the order of the course
 
 
 def glossary():
@@ -282,7 +282,8 @@ def glossary():
     def singular(term):
         return term.lower().rstrip("s")
     introduced, lines = set(), {}
-    for source in [s for s in sources() if int(s.stem[:2]) in SPINE]:
+    number = {int(source.stem[:2]): source for source in sources()}
+    for source in [number[n] for n in SPINE]:
         text = source.read_text(encoding="utf-8").partition("\n# ## Going further")[0]
         path = notebook_of(source)
         for cell in re.findall(r"^# %% \[markdown\]\n((?:#.*\n?)+)", text, re.M):

@@ -4,7 +4,9 @@
     cd COURSE && nbgrader generate_assignment lesson_03
 
 An assignment is the whole lesson, without outputs.  Each exercise has a cell with our solution,
-which nbgrader strips, and below it a cell whose test is worth a point.
+which nbgrader strips, and below it a cell whose test is worth a point.  The lesson's open exercise,
+its last, is tested, too, and worth no point, unless ``--open`` gives it some: all required work is
+then 100 %.
 """
 
 import argparse
@@ -19,6 +21,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+from minifpt.exercises import EXERCISES, load_exercises  # noqa: E402
 from minifpt.exercises.lesson import without_outputs  # noqa: E402
 from minifpt.files import save_text  # noqa: E402
 
@@ -28,8 +31,10 @@ from minifpt.exercises import require
 require("{0}", {0})"""
 
 
-def assignment(lesson):
-    """Return the text of the notebook that nbgrader releases for a lesson, the path of one."""
+def assignment(lesson, open_points=0):
+    """Return the text of the notebook that nbgrader releases for a lesson, the path of one, whose
+    open exercise is worth ``open_points``."""
+    load_exercises()
     notebook = json.loads(without_outputs(lesson))
     solutions = (HERE / "solutions" / f"{lesson.stem}.py").read_text(encoding="utf-8")
     cells = []
@@ -43,7 +48,8 @@ def assignment(lesson):
             cell["metadata"] = marks(name, solution=True)
             cells.append({"cell_type": "code", "id": f"test-{name}"[:64], "execution_count": None,
                           "outputs": [], "source": TEST.format(name),
-                          "metadata": marks(f"test-{name}", grade=True, locked=True, points=1)})
+                          "metadata": marks(f"test-{name}", grade=True, locked=True,
+                                            points=open_points if EXERCISES[name].is_open else 1)})
     notebook["cells"] = cells
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
@@ -116,6 +122,8 @@ def main():
     parser.add_argument("lessons", nargs="+", type=int, metavar="LESSON", help="numbers, such as 3")
     parser.add_argument("--out", type=Path, required=True, metavar="COURSE",
                         help="folder of the course; assignments are written into its source/")
+    parser.add_argument("--open", type=int, default=0, metavar="POINTS",
+                        help="points of each lesson's open exercise (default: 0)")
     args = parser.parse_args()
     for number in args.lessons:
         lesson = next(HERE.glob(f"{number:02}_*.ipynb"), None)
@@ -124,7 +132,7 @@ def main():
         target = args.out / "source" / f"lesson_{number:02}" / lesson.name
         if target.exists():
             parser.error(f"{target} is there already, and is left as it is: remove it first")
-        save_text(target, assignment(lesson))
+        save_text(target, assignment(lesson, args.open))
         print(target)
 
 

@@ -47,6 +47,10 @@ class Adam:
                 gradient("Adam", p.grad, p.data.shape)
             states.append((p.data, p.grad, self.m[i], self.v[i]))
         self.t += 1                                       # not of a step that was refused
+        self.update(states)
+
+    def update(self, states):
+        """Update arrays x in place: ``states`` is a list of (x, its gradient, m, v)."""
         fast.adam(states, self.t, self.lr, self.betas, self.eps,
                   shrink=1 - self.lr * self.weight_decay)
 

@@ -196,8 +196,9 @@ def step(model, task, optimizer, x, y, clip, rng):
     return loss, accuracy
 
 
-def train(model: Layer, task: Task | str, steps: int | None = None, batch_size: int | None = None,
-          lr: float | None = None, seed: int = 0, out: str | os.PathLike | None = None, *,
+def train(model: Layer, task: Task | str | None = None, steps: int | None = None,
+          batch_size: int | None = None, lr: float | None = None, seed: int = 0,
+          out: str | os.PathLike | None = None, *,
           resume: bool = False, schedule: str | Callable[[int], float] | None = None,
           warmup: int | None = None, weight_decay: float = 0.0, clip: float = 1.0,
           eval_every: int = 100, test_examples: int = 256, final_test_examples: int | None = None,
@@ -237,14 +238,28 @@ def train(model: Layer, task: Task | str, steps: int | None = None, batch_size: 
                       true, the run ends as after Ctrl-C.  Ctrl-C and SIGTERM set an event, also
                       during the last step, when they do not end the run.
 
-    callback          a function that is called with the run after each step.  The run has ``step``,
-                      ``loss`` and ``accuracy`` of the step's batch, ``model`` and ``history``.
-                      A learning rate that it gives ``run.optimizer.lr`` is that of the next steps,
-                      times the schedule.
-                      Small frozen matrices are read-only meanwhile: to change one, put another
-                      array into ``p.data``.
-                      Where the function returns ``False``, the run writes a checkpoint and ends:
-                      its history so far is returned, and the run can be resumed.
+    callback          a function that is called with the run after each step, see below.
+
+    A callback gets the run, and may read and change it:
+
+    step              the number of steps that are done.
+    loss, accuracy    of the last step's batch.
+    batch             that batch, ``(x, y)``.
+    model, task       those that are trained; ``run.model.save("folder")`` writes the trunk.  Small
+                      frozen matrices are read-only meanwhile: to change one, put another array
+                      into ``p.data``.
+    history           the rows of the tests so far, a :class:`History`.
+    settings          all settings of the run, such as ``run.settings.steps``.
+    optimizer         :class:`minifpt.optim.Adam`, with the ``parameters`` and their gradients,
+                      ``grad``.  A learning rate that the callback gives ``run.optimizer.lr`` is
+                      that of the next steps, times the schedule.
+    lr                the learning rate without the schedule.
+    rng               the generator of batches and dropout: a number drawn from it changes the run.
+    seconds()         how long the run has taken, also before it was resumed.
+    config            the entries of ``config.json``; ``{}`` without ``out``.
+
+    Where the callback returns ``False``, the run writes a checkpoint and ends: its history so far
+    is returned, and the run can be resumed.
 
     A batch of 480 examples x tokens or more runs in parts, side by side on the cores; the same
     bits on any number of them (see ``parallel``).  During the run, glibc keeps freed memory for the

@@ -30,7 +30,7 @@ import minifpt
 from minifpt.machine import single_threaded_blas
 from studies.runs import RESULTS, fill
 
-TRUNKS = {"language": "minigpt-language", "as in the paper": "random",
+TRUNKS = {"language": "minigpt-language", "random": "random",
           "statistics": "statistics:minigpt-language"}
 N = 5                                                     # bits of a string
 PRODUCT = np.array([[1, -1], [-1, 1]])[..., None]         # the sign of each pair (a, b)

@@ -23,7 +23,9 @@ def grid(out, columns, arms, seeds, rates, share, **options):
             whole = replace(column, settings=column.settings | {"lr": rate})
             runs = compare.grid(out, [whole], [replace(arm, rates=())],
                                 results.seeds[:getattr(arm, "seeds", None)], **options)
-            results.add(title, label, runs.results[title][label], rate, sweep)
+            results.results.setdefault(title, {})[label] = runs.results[title][label]
+            results.rates.setdefault(title, {})[label] = rate
+            results.sweeps.setdefault(title, {})[label] = sweep
             results.chances |= runs.chances
     return results
 

@@ -1,8 +1,11 @@
 """Grids of runs: they go on where they stood, and tell it in a table and a picture."""
 
 import copy
+import csv
+import inspect
 import itertools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -292,8 +295,19 @@ def test_a_grid_runs_each_once(tiny, model, tmp_path, runs):
 
 
 BAD_GRIDS = [
-    ({"options": SMALL | {"steps": 7}}, ValueError, "the run has 4 steps, not 7: choose another"),
+    ({"options": SMALL | {"steps": 7}}, ValueError, "the run has steps = 4, not 7: give 4 to resu"),
     ({"options": SMALL | {"lr": 1e-2}}, ValueError, "lr = 0.003, not 0.01"),
+    ({"options": {"stepz": 3}}, ValueError, r"no setting 'stepz' \(did you mean 'steps'\?\): exp"),
+    ({"names": [compare.Column("bit-memory"), compare.Column("bit-xor", {}, {"optimizer": "sgd"})]},
+     ValueError, "a run has no setting 'optimizer': expected one of batch_size, clip, dropout, "),
+    ({"names": [compare.Column("bit-memory"), compare.Column("bit-xor", {}, {"lr": "fast"})]},
+     ValueError, "lr is 'fast', expected a positive number"),
+    ({"options": {"dropout": 1.5}}, ValueError, "dropout is 1.5, expected"),
+    ({"seeds": [2, -1]}, ValueError, "seed must be a whole number, at least 0, got -1"),
+    ({"models": ["random", compare.Arm("random", adapt="lora:rang=4")]}, ValueError, "rang"),
+    ({"models": ["random", compare.Arm("random", start="alined")]}, ValueError, "is 'alined'"),
+    ({"models": ["random:1x1x4", "random"], "options": SMALL | {"steps": 7}}, ValueError,
+     "the run has steps = 4, not 7"),
     ({"models": ["w.npz"]}, ValueError, "other frozen weights: restore it"),
     ({"models": ["random", "nope"]}, FileNotFoundError, "no weights 'nope'"),
     ({"models": [compare.Arm("random", "attn,mlp,pos")], "task_options": {"n": 200}}, ValueError,
@@ -400,8 +414,8 @@ def test_compare_writes_a_table_and_a_picture_with_the_chance_of_its_options(tin
     levels = []
     monkeypatch.setattr(tables.plots, "mark_level", lambda ax, level, name: levels.append(level))
     task = f"{write_drawn(tmp_path)}:Drawn"
-    text = compare.compare(tmp_path / "g", [task], [model, "random"], range(2),
-                           task_options={"n": "1"}, options=SMALL, progress=False)
+    text = str(minifpt.compare(task, [model, "random"], seeds=2, n="1", out=tmp_path / "g",
+                               progress=False, **SMALL))
     assert (tmp_path / "g" / "table.md").read_text() == text + "\n"
     assert "| tiny | " in text and "| random | " in text and text.count("2 seeds") == 2
     assert png_size(tmp_path / "g" / "curves.png")
@@ -463,6 +477,73 @@ def test_all_rates_are_run_with_all_seeds_masks_and_adapters(tiny, tmp_path, cap
                   for c in configs for r in [c["recipe"]]) == sorted(itertools.product(
         ("random", "random:1x1x4"), ("None", "lora:rank=1"), ("attn,mlp", "only:ln"),
         (1e-3, 1e-2), (0, 1)))
+
+
+def test_compare_in_python_does_what_the_command_does(tiny, tmp_path, monkeypatch):
+    """The same runs, and their rows."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["compare", "bit-xor", "bit-memory", "--models", "random:1x1x4", "--freeze",
+                     "fpt", "full", "--adapt", "none", "bitfit", "--start", "aligned",
+                     "--rates", 1e-2, "--choices", 1, "--seeds", 1, "--first-seed", 3,
+                     "--steps", 2, "--batch-size", 2, "--schedule", "cosine", "--dropout", 0.1,
+                     "--n", 2, "--strings", 2, "--out", "a"]) == 0
+    rows = minifpt.compare(
+        ["bit-xor", "bit-memory"], "random:1x1x4", freeze=["fpt", "full"], adapt=["none", "bitfit"],
+        start="aligned", rates=1e-2, choices=1, seeds=1, first_seed=3, steps=2,
+        batch_size=2, schedule="cosine", dropout=0.1, n=2, task_options={"strings": 2}, out="b",
+        progress=False)
+    a, b = (Path(folder, "runs.csv").read_text() for folder in "ab")
+    assert re.sub(r"\ba/(?=bit|choice)", "b/", a) == b
+    assert str(rows) + "\n" == Path("b/table.md").read_text()
+    written = [*csv.DictReader(b.splitlines())]
+    assert len(written) == len(rows) == 2 * 4 * 2
+    for row, line in zip(rows, written, strict=True):
+        assert [*row] == [*line] == [
+            "task", "trunk", "lr", "seed", "choice", "steps", "train_accuracy", "test_accuracy",
+            "test_loss", "model", "freeze", "adapt", "start", "folder", "curve"]
+        config = json.loads(Path(row["folder"], "config.json").read_text())
+        recipe = config["recipe"]
+        for name, value in {
+                "task": config["task"], "lr": config["lr"], "seed": config["seed"], "steps": 2,
+                "choice": int("choice" in Path(row["folder"]).parts), "model": "random:1x1x4",
+                "freeze": {"attn,mlp": "fpt", "full": "full"}[recipe["freeze"]],
+                "adapt": recipe["adapt"] or "none", "start": recipe["start"] or "drawn",
+                "folder": row["folder"]}.items():
+            assert (row[name], line[name]) == (value, str(value)), name
+        assert row["curve"] == [(2, row["test_accuracy"])]
+    assert minifpt.load(rows[-1]["folder"]).run["options"]["strings"] == 2
+
+
+def test_help_names_each_option_of_compare_and_what_a_callback_may_use():
+    text = inspect.getdoc(minifpt.compare)
+    options = {action.dest for action in cli.parser(["compare"])._subparsers._group_actions[0]
+               .choices["compare"]._actions if not action.dest.startswith("option:")}
+    for name in options - {"help", "traceback", "tasks", "dask"} | {"task_names", "executor"}:
+        assert re.search(rf"(?m)^(\w+, )*{name}(, \w+)*( {{2,}}|$)", text), name
+    for name in compare.SETTINGS - {"steps", "lr"} | {*compare.tables.AXES}:
+        assert re.search(rf"\b{name}\b", text), name
+    text = inspect.getdoc(minifpt.train)
+    run = training.Run(minifpt.FPT.for_task("bit-xor", "minigpt-tiny"), tasks.get("bit-xor"),
+                       training.Settings(steps=1, batch_size=1, lr=1))
+    for name in {*vars(run), "seconds()"} - {"since_test", "is_ended", "began"}:
+        assert re.search(rf"(?m)^(\w+, )*{re.escape(name)}(, \w+)*  ", text), name
+    assert 'run.model.save("folder")' in text and "run.optimizer.lr" in text
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"freez": "fpt"}, r"no.* option 'freez' \(did you mean 'freeze'\?\)"),
+    ({"stepz": 3}, r"no.* option 'stepz' \(did you mean 'steps'\?\)"),
+    ({"seed": 3}, r"no.* option 'seed' \(did you mean 'seeds'\?\)"),
+    ({"bits": 3}, "none of the tasks has an option 'bits'"),
+    ({"seeds": "0 1"}, "seeds must be a whole number, at least 1"),
+    ({"lr": 1e-2, "rates": [1e-2]}, "expected lr or rates, not both"),
+    ({"choices": 3}, "choices is for rates, among which it chooses"),
+    ({"choices": 3, "rates": 1e-2, "all_rates": True}, "choices is for rates"),
+    ({"freeze": ["fpt", "atn"]}, r"'atn' \(did you mean 'attn'\?\)")])
+def test_compare_refuses_a_wrong_option_before_any_run(options, message, tmp_path):
+    with refused(message):
+        minifpt.compare("bit-xor", "random:1x1x4", out=tmp_path / "g", **{"steps": 1} | options)
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("best, edge", [(1e-3, True), (1e-2, False), (1e-1, True)])
@@ -529,9 +610,8 @@ def test_a_grid_sets_the_option_that_a_task_redraws_to_the_seed(tmp_path, tiny):
     draws = []
     for options, seeds in ({}, range(2)), ({"draw": "2"}, range(2, 5)):
         out = tmp_path / f"grid{len(options)}"
-        compare.compare(out, [f"{write_drawn(tmp_path)}:Drawn"], ["random"], seeds,
-                        task_options=options, options={"steps": 2, "batch_size": 2},
-                        progress=False)
+        minifpt.compare(f"{write_drawn(tmp_path)}:Drawn", "random", seeds=seeds, out=out, steps=2,
+                        batch_size=2, progress=False, **options)
         draws += [json.loads(path.read_text())["options"]["draw"]
                   for path in sorted(out.rglob("config.json"))]
     assert draws == [0, 1, 2, 2, 2]

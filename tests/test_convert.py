@@ -14,7 +14,7 @@ import minifpt
 from minifpt import cli
 from minifpt import functional as F
 from minifpt.experiments.convert import import_weights as convert
-from minifpt.files import weights
+from minifpt.files import data, weights
 
 GOLDEN = Path(__file__).parent / "golden"
 FOLDERS = ["plain", "sharded", "trunk-bfloat16", "float16", "gelu", "relu"]
@@ -265,6 +265,25 @@ def test_damaged_safetensors_are_refused(tmp_path, content):
     (folder / "model.safetensors").write_bytes(content)
     with refused("model.safetensors: "):
         minifpt.GPT2.from_pretrained(folder)
+
+
+def test_a_git_lfs_pointer_is_named(tmp_path):
+    """In place of weights of both kinds, of a config, of a text and of data."""
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
+    folder = write(tmp_path / "a")
+    cifar = [f"data_batch_{i}.bin" for i in range(1, 6)]
+    for file, read in (
+            ("model.safetensors", lambda: minifpt.GPT2.from_pretrained(folder)),
+            ("config.json", lambda: minifpt.GPT2.from_pretrained(folder)),
+            ("w.npz", lambda: minifpt.trunks.get(folder / "w.npz")),
+            ("train.txt", lambda: minifpt.tasks.get("text", files=str(folder / "train.txt"))),
+            *((name, lambda: data.cifar10("train", folder)) for name in cifar)):
+        (folder / file).write_bytes(pointer)
+        if file not in cifar[:-1]:
+            with refused("this is a Git LFS pointer, not the file: 'git lfs pull'"):
+                read()
+        if file == "config.json":
+            write(folder)
 
 
 def test_a_file_that_was_cut_after_its_header_was_read_is_refused(tmp_path):

@@ -76,7 +76,8 @@ def test_the_code_runs_and_prints_what_the_text_shows(path, tmp_path, monkeypatc
 @each_text
 def test_the_commands_parse(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write_files(path, tmp_path)
+    for text in [*TEXTS, path]:                           # one may use a file of another's
+        write_files(text, tmp_path)
     for argv in commands(path):
         args = cli.parser(argv).parse_args(argv)          # exits where it is wrong
         for task in getattr(args, "tasks", []):

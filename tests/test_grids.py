@@ -19,7 +19,7 @@ from minifpt import Diverged, training
 from minifpt.cli import main
 from minifpt.experiments import compare, tables
 from minifpt.files import data
-from minifpt.files.runs import DIVERGED
+from minifpt.files.runs import DIVERGED, History
 from minifpt.plugins import load_object
 from studies.grids import read_rows
 
@@ -87,7 +87,7 @@ def test_a_grid_that_diverges_stops_with_one_line(tmp_path, steps, kw, message):
 
 def test_another_rate_in_the_same_folder_has_its_own_runs(tmp_path, steps, monkeypatch):
     """Each rate has its own runs: what was there stays, and is found again."""
-    monkeypatch.setattr(compare.Cell, "best_rate", lambda cell, sweep: max(sweep))
+    monkeypatch.setattr(compare.Job, "best_rate", lambda cell, sweep: max(sweep))
     first = grid(tmp_path / "g", rates=[1e-9])
     assert len(steps) == 16                               # two seeds choose, two are tested
     second = grid(tmp_path / "g", rates=[1e-9, 1e-2])     # the new one wins
@@ -217,6 +217,23 @@ def test_the_bar_counts_finished_runs_at_once(tmp_path, capsys, terminal):
     assert shown.index("| 2/3 ") < shown.index("bit-xor ")  # before the first run was read
 
 
+def test_where_output_is_redirected_each_finished_run_is_a_line(tmp_path, capsys):
+    own = ThreadPoolExecutor(2)
+    for more in {"seeds": [0]}, {"executor": own}, {"seeds": range(3), "rates": [HUGE, 1e-3]}:
+        grid(tmp_path / "g", progress=True, **more)
+    own.shutdown()
+    lines = [re.fullmatch(r"(\d) of (\d) runs: (.+), (nan|\d+\.\d) % test accuracy", line)
+             for line in capsys.readouterr().err.splitlines()]
+    runs = {Path(line[3]).relative_to(tmp_path / "g"): line for line in lines}
+    assert len(runs) == len(lines) == 1 + 1 + 4 + 3       # a run that was finished before has none
+    assert [(line[1], line[2]) for line in lines] == [("1", "1"), ("2", "2"), *(
+        (str(n), "7") for n in range(1, 8))]
+    for path, line in runs.items():
+        folder = tmp_path / "g" / path
+        assert line[4] == "nan" if (folder / DIVERGED).exists() else (
+            f"{100 * History.load(folder / 'metrics.csv')[-1]['test_accuracy']:.1f}")
+
+
 def test_the_first_seed_counts_from_there_and_is_no_validation_seed(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     line = f"compare bit-xor --models {MODEL} --steps 2 --seeds 2 --first-seed".split()
@@ -244,11 +261,22 @@ def test_a_grid_reads_its_data_once(tmp_path, monkeypatch):
 # --------------------------------------------------------------------- being stopped
 
 
+RAISES = """
+import minifpt
+class Trunk(minifpt.GPT2):
+    def forward(self, x, train=False, rng=None):
+        if train: raise RuntimeError("no disk")
+        return super().forward(x, train, rng)
+    def __init__(self):
+        super().__init__(minifpt.GPT2Config(n_layer=1, n_head=1, n_embd=8, n_positions=16))
+"""
+
+
 def test_one_error_stops_the_other_runs(tmp_path):
     """The run that goes on at that moment stops with a checkpoint."""
-    grid(tmp_path / "g", models=["random:1x1x8"], seeds=[0])
-    with pytest.raises(ValueError, match="0: the run has 4 steps, not 1000000: choose another"):
-        grid(tmp_path / "g", models=[MODEL, "random:1x1x8"], seeds=[0], jobs=2,
+    (tmp_path / "own.py").write_text(RAISES)
+    with refused("own.py, line 5, in Trunk.forward: RuntimeError: no disk"):
+        grid(tmp_path / "g", models=[MODEL, f"{tmp_path}/own.py:Trunk"], seeds=[0], jobs=2,
              options={"steps": 10**6, "batch_size": 2, "eval_every": 10**6})
     assert not [*tmp_path.rglob(".*")]
 

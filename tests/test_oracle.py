@@ -1,7 +1,9 @@
 """Against PyTorch and Transformers, where they are installed: values, gradients, training."""
 
+import re
 from functools import partial
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import pytest
 import minifpt
 from minifpt import functional as F
 from minifpt.files.weights import by_gpt2_name
-from minifpt.layers import Parameter
+from minifpt.layers import MLP, Attention, Block, LayerNorm, Parameter
 from minifpt.optim import Adam, clip_grad_norm
 
 torch = pytest.importorskip("torch")
@@ -234,3 +236,29 @@ def test_training_gives_the_losses_of_pytorch(n_layer, n_head, n_embd):
         elif name.startswith("trunk."):
             their = named[name.removeprefix("trunk.")].detach().numpy()
             assert np.abs(p.data - their).max() <= 1e-2 * np.abs(their).max(), name
+
+
+def test_the_block_in_pytorch_that_lesson_6_shows_is_ours():
+    """Its text is run: the output and the gradient of the input equal those of ``layers.Block``."""
+    source = Path(__file__).parent.parent / "lessons/src/06_gpt2_whole.py"
+    if not source.exists():
+        pytest.skip("the lessons are not in this checkout")
+    shown = source.read_text(encoding="utf-8").partition("# ```python\n")[2].partition("# ```\n")[0]
+    namespace = {}
+    exec(re.sub(r"(?m)^# ?", "", shown), namespace)
+    ours = Block(LayerNorm(C, dtype=float), Attention(C, 2, dtype=float),
+                 LayerNorm(C, dtype=float), MLP(C, dtype=float))
+    theirs = namespace["TorchBlock"](C, 2).double()
+    places = {"attn.c_": "c_", "mlp.c_fc": "mlp.0", "mlp.c_proj": "mlp.2"}
+    for i, (name, p) in enumerate(ours.named_parameters()):
+        p.data[...] = 0.5 * normal(*p.data.shape, seed=i)
+        for old, new in places.items():
+            name = re.sub(f"^{old}", new, name)
+        theirs.get_parameter(name).data = torch.tensor(p.data.T)
+    x, dy = normal(2, 2, 5, C)
+    y, cache = ours.forward(x)
+    inputs = torch.tensor(x, requires_grad=True)
+    outputs = theirs(inputs)
+    outputs.backward(torch.tensor(dy))
+    np.testing.assert_allclose(y, outputs.detach(), atol=1e-12)
+    np.testing.assert_allclose(ours.backward(dy, cache), inputs.grad, atol=1e-12)

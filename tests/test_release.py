@@ -7,6 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import child, load_module
 
@@ -43,7 +44,30 @@ def test_the_solutions_of_an_assignment_pass_and_nothing_is_left_of_them_without
             head = cell["source"].partition("### BEGIN SOLUTION")[0]
             exec(f"{head}raise NotImplementedError()", without := dict(namespace))
             assert exercises.examine(name, without[name]).status == exercises.NOT_WRITTEN
-    assert points == len(cells) / 2 >= 3
+    asked = [name for name, cell in cells if cell["metadata"]["nbgrader"]["solution"]]
+    assert [exercises.EXERCISES[name].is_open for name in asked] == [
+        False] * (len(asked) - 1) + [True]
+    assert points == len(asked) - 1 >= 2
+
+
+def test_the_open_exercise_is_worth_points_where_they_are_asked_for():
+    cells = graded(json.loads(release.assignment(LESSONS[1], open_points=2)))
+    assert [cell["metadata"]["nbgrader"]["points"] for _, cell in cells[1::2]][-2:] == [1, 2]
+
+
+@pytest.mark.parametrize("answer", [0, 1, 0.0, np.zeros(3), []], ids=str)
+def test_an_answer_that_computes_nothing_has_no_hint_by_its_shape(answer):
+    """A mistake is named only if it gives these numbers, too."""
+    exercises.load_exercises()
+    for name, exercise in exercises.EXERCISES.items():
+        hint = exercises.examine(name, lambda *args, **options: answer, seed=0).hint
+        with np.errstate(all="ignore"):                   # as mistakes do
+            cases = [*exercise(np.random.default_rng(0))]
+            [case.wrong_outputs for case in cases]
+        outputs = [(case, output) for case in cases for words, output in case.wrong_outputs
+                   if words not in case.mistakes and hint.startswith(exercises._sentence(words))]
+        assert not outputs or any(exercises.same(answer, output, case.rtol)
+                                  for case, output in outputs), (name, hint)
 
 
 def test_an_assignment_is_not_replaced(tmp_path, monkeypatch, capsys):
@@ -93,8 +117,10 @@ def test_nbgrader_releases_marks_and_answers(tmp_path, monkeypatch):
     nbgrader("generate_feedback", "lesson_23")
     nbgrader("export")
     with open(tmp_path / "grades.csv", newline="", encoding="utf-8") as f:
-        scores = {row["student_id"]: float(row["score"]) for row in csv.DictReader(f)}
-    assert scores == {"right": len(solutions) / 2, "wrong": 0, "missing": 0}
+        rows = [*csv.DictReader(f)]
+    scores = {row["student_id"]: float(row["score"]) for row in rows}
+    assert {float(row["max_score"]) for row in rows} == {len(solutions) / 2 - 1}
+    assert scores == {"right": len(solutions) / 2 - 1, "wrong": 0, "missing": 0}
     hints = {student: (tmp_path / "feedback" / student / name).with_suffix(".html").read_text(
         encoding="utf-8") for student in answers}
     assert "AssertionError" not in hints["right"] and "not right yet" in hints["wrong"]

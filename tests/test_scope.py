@@ -17,7 +17,7 @@ TRUNKS = ["minigpt-language", "FILE or FOLDER", "random, random:SHAPE", "random:
 ADAPTERS = ["bitfit", "lora"]
 SOURCES = ["bits", "images", "language", "masked", "vision"]
 PUBLIC = """FPT GPT2 LSTM Diverged FreezeMask GPT2Config History LSTMConfig LanguageModel
-    assert_gradients files functional gradcheck heads load new optim steps tasks trace
+    assert_gradients compare files functional gradcheck heads load new optim steps tasks trace
     train""".split()
 
 

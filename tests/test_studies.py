@@ -73,10 +73,10 @@ def test_the_ladder_of_lesson_14_is_the_measured_one():
                        ("typos", "typos")):
         measured, = read_rows(RESULTS / f"{file}.csv").results.values()
         for trunk, names in (
-                ("random, too small", ["random (0.02)"]),
+                ("small random", ["random (0.02)"]),
                 ("random, rescaled", ["random (spread 0.55)"]),
                 ("matched random", ["statistics", "statistics:minigpt-language"]),
-                ("pretrained on novels", ["language"])):
+                ("language", ["language"])):
             runs = next(measured[name] for name in names if name in measured)
             np.testing.assert_allclose(given["LADDER"][task][trunk],
                                        [accuracy(h) for h in runs], atol=0.051)
@@ -145,7 +145,7 @@ def test_tables_that_share_a_folder_agree_on_its_runs():
 
 
 def test_a_sweep_of_short_runs_grows_until_its_best_rate_is_within(tmp_path, monkeypatch):
-    monkeypatch.setattr(compare.Cell, "best_rate", lambda cell, sweep: min(max(sweep), 1e-2))
+    monkeypatch.setattr(compare.Job, "best_rate", lambda cell, sweep: min(max(sweep), 1e-2))
     column = compare.Column("bit-xor", {}, {"steps": 4, "batch_size": 2, "test_examples": 8},
                             "xor-long")
     arms = [sweeps.LongArm("random:1x2x8", seeds=1), compare.Arm("random:1x1x8")]

@@ -240,6 +240,8 @@ def test_numpys_numbers_and_paths_are_taken(tmp_path):
     ({"resume": "False"}, "expected True or False"),
     ({"out": None, "resume": True}, "resume needs out"),
     ({"model": "minigpt-language"}, "the model is .*, expected a minifpt.FPT"),
+    ({"model": "parity", "task": None}, "the model is 'parity', expected a minifpt.FPT, as minif"),
+    ({"task": None}, "train: None is not a task: it has no 'name'"),
     ({"task": 3}, "3 is not a task"), ({"task": BitXOR}, "is a class"),
     # a task and a model that do not fit
     ({"model": build(freeze="*")}, "every parameter is frozen"),

@@ -5,49 +5,6 @@ import numpy as np
 from minifpt import functional as F
 from minifpt.exercises import Case, Wrong, check_solutions, exercise
 
-
-def causal_map(rng, *shape, size=1.5):
-    """A random attention map (..., T, T)."""
-    mask = np.triu(np.full(shape[-2:], -np.inf), 1)
-    return F.softmax(size * rng.standard_normal(shape) + mask)[0]
-
-
-def value_gradient(dy, A):
-    """A value collects from each token that looked at it, times the share that it got."""
-    return A.T @ dy
-
-
-@exercise(value_gradient, {
-    "a mean instead of a sum: each token that looked adds its whole share":
-        "_ @ dy -> _ @ dy / len(A)",
-    "the shares are missing: a token that looked with a share of 0.1 adds a tenth of its dy": [
-        "A.T -> (A > 0).T", "A.T -> np.ones_like(A).T"],
-    "the shares of a column need not sum to 1: a value that many look at gets more":
-        "A.T -> (A / A.sum(axis=0)).T",
-    "only the token with the largest share gets something: every share counts":
-        "A.T -> np.eye(A.shape[1])[A.argmax(axis=1)].T",
-    "one gradient for each of the T values, not for each of the n queries": "A.T -> A[:, :len(A)]",
-    "the tokens without a query have values too, and later tokens look at them":
-        "A.T -> (A * (np.arange(A.shape[1]) >= A.shape[1] - len(A))).T",
-    "a value gets something from each token that looked at it, not from its own token alone": [
-        "return _ -> return np.eye(A.shape[1])[:, A.shape[1] - len(A):] @ dy",
-        "return _ -> return (A * np.eye(A.shape[1])[A.shape[1] - len(A):]).T @ dy"],
-    "all n queries looked, not the last one alone": "return _ -> return np.outer(A[-1], dy[-1])",
-    "A needs no second mask: what the mask hides has a share of 0": [
-        "A.T -> np.tril(A).T", "A.T -> np.triu(A).T"],
-    "A holds shares already, and y has them as factors: no second softmax and no slope of it": [
-        "return _ -> return (A * (1 - A)).T @ dy",
-        "return _ -> return (np.exp(A) / np.exp(A).sum(axis=-1, keepdims=True)).T @ dy"],
-    "row i of A belongs to row i of dy": [
-        "return _ -> return A[::-1].T @ dy"],
-    "each token that looked brings its own dy, not their mean": [
-        "return _ -> return A.sum(axis=0)[:, None] * dy.mean(axis=0)"],
-})
-def _(rng):
-    T = int(rng.integers(6, 9))
-    yield rng.standard_normal((T - 2, 3)), causal_map(rng, T, T)[2:]
-
-
 PLAIN = ["A * (dA - dA.mean(axis=-1, keepdims=True))",    # means that are not weighted
          "A * (dA - (dA * (A > 0)).sum(-1, keepdims=True) / (A > 0).sum(-1, keepdims=True))"]
 SOFTMAX = "F.softmax_backward(dA, F.SoftmaxCache(A)) -> "
@@ -113,65 +70,94 @@ def _(rng):
     yield dy, q, k, v, A
 
 
-def worth_computing(A, n):
-    """One choice of many: for a random dA with variance 1 the mean of dS squared is
-    A^2 (1 - 2 A + sum of A^2 over the row).  A (1 - A) is nearly as good, and shorter.
-    The largest shares are not: where a share is 1, dS is 0."""
-    expected = A ** 2 * (1 - 2 * A + (A ** 2).sum(axis=-1, keepdims=True))
-    mask = np.zeros(A.size, bool)
-    mask[np.argsort(expected, axis=None)[-n:]] = True
-    return mask.reshape(A.shape)
+def alignment(wrong, right):
+    """The cosine of the angle between two long vectors, into which the arrays are joined."""
+    a, b = (np.concatenate([np.ravel(part) for part in parts]) for parts in (wrong, right))
+    return a @ b / np.sqrt((a @ a) * (b @ b))
 
 
-# Any choice is right whose entries hold most of dS: the case says what is wrong with others.
-@exercise(worth_computing, refused={
-    "largest shares": "expected = _ -> expected = A",
-    "from each row": "expected = _ -> expected = A / 99 - np.argsort(np.argsort(-A))",
-    "above the diagonal": "expected = _ -> expected = np.random.default_rng(0).random(A.shape)",
-    "exactly n": "return _ -> return A > 0.01",
-    "True and False": ["return _ -> return np.argsort(-A, axis=None)[:n]",
-                       "return _ -> return A * (1 - A)"],
-    "bracket": "expected = _ -> expected = np.where(A > 0, A ** 0.1, 0) * (A < 0.2)",
+@exercise(alignment, {
+    "one vector of all arrays, not a mean of one cosine for each array":
+        "return _ -> return np.mean([np.sum(x * y) / np.sqrt(np.sum(x * x) * np.sum(y * y)) "
+        "for x, y in zip(wrong, right)])",
+    "the first array alone: join all of them":
+        "return _ -> x, y = np.ravel(wrong[0]), np.ravel(right[0]); "
+        "return x @ y / np.sqrt((x @ x) * (y @ y))",
+    "divide by both lengths: a vector twice as long has the same direction": [
+        "return _ -> return a @ b", "return _ -> return a @ b / (b @ b)",
+        "return _ -> return a @ b / (a @ a)"],
+    "a length is the root of the sum of squares: the root is missing":
+        "np.sqrt((a @ a) * (b @ b)) -> (a @ a) * (b @ b)",
+    "the cosine of the angle, not the angle": "return _ -> return np.arccos("
+        "a @ b / np.sqrt((a @ a) * (b @ b)))",
+    "no mean is subtracted: that would be a correlation":
+        "return _ -> return np.corrcoef(a, b)[0, 1]",
+    "the sign counts: a gradient that points the other way has -1":
+        "return _ -> return abs(a @ b) / np.sqrt((a @ a) * (b @ b))",
 })
 def _(rng):
-    def case(T):
-        n = T * T // 16
+    shapes = [tuple(int(n) for n in rng.choice([2, 3, 4, 5], 2, replace=False)) for _ in range(3)]
+    right = [3.0 ** -i * (1 + rng.standard_normal(shape)) for i, shape in enumerate(shapes)]
+    noise = [rng.standard_normal(shape) for shape in shapes]
+    yield [0.5 * (n - x) for x, n in zip(right, noise, strict=True)], right
 
-        def top(measure):
-            chosen = np.zeros(measure.size, bool)
-            chosen[np.argsort(-measure, axis=None, kind="stable")[:n]] = True
-            return chosen.reshape(measure.shape)
 
-        def chosen(out):
-            if np.shape(out) != (T, T) or not np.isin(out, (0, 1)).all():
-                raise Wrong("Return an array (T, T) of True and False.")
-            return np.asarray(out, bool)
+def revealing_data(dy):
+    """One choice of many.  The loss reads row t and channel c of y.  A query there makes dk, and
+    two values that differ in channel c make the row of dS."""
+    t, c = np.unravel_index(np.abs(dy).argmax(), dy.shape)
+    q, k, v = np.zeros((3, *dy.shape))
+    q[t, 0] = v[0, c] = 1
+    return q, k, v
 
-        def spread(mask):
-            return np.ptp(mask.sum(axis=1)[4:])
 
-        A, held = np.eye(T), 1
-        while spread(top(A)) < 4 or held > 0.94:          # else a wrong choice is as good
-            size = rng.permutation(np.repeat([0.5, 2.5, 15.0, 15.0], T // 4))[:, None]
-            A = causal_map(rng, T, T, size=size)
-            gain = A ** 2 * (1 - 2 * A + (A ** 2).sum(axis=-1, keepdims=True)) # mean of dS^2
-            held = gain[top(gain / (A + 1e-9))].sum() / gain[top(gain)].sum()
+# Any data is right on which each of the three mistakes changes a gradient.
+@exercise(revealing_data, refused={
+    "three arrays": "return _ -> return q",
+    "more than three": "return _ -> return q + 1, k, v + 1",
+    "dS is 0": ["q[t, 0] = v[0, c] = 1 -> q[t, 0] = v[0, c - 1] = 1",
+                "q[t, 0] = v[0, c] = 1 -> q[t, 0] = k[0, 0] = 1",
+                "return _ -> return q, k, np.roll(v, -1, axis=0)"],
+    "transpose": "q[t, 0] = v[0, c] = 1 -> k[t, 0] = v[0, c] = 1",
+    "root": "q[t, 0] = v[0, c] = 1 -> q[0, 0] = v[0, c] = 1",
+})
+def _(rng):
+    T, D = int(rng.integers(5, 8)), int(rng.integers(2, 5))
+    dy = np.zeros((T, D))
+    t, c = int(rng.integers(2, T - 1)), int(rng.integers(D))
+    dy[t, c] = rng.choice([-1, 1]) * rng.uniform(0.5, 2)
 
-        def right(out):
-            return chosen(out).sum() == n and (
-                gain[chosen(out)].sum() >= 0.95 * gain[top(gain)].sum())
+    def arrays(out):
+        if not np.iterable(out) or [np.shape(part) for part in out] != 3 * [dy.shape]:
+            raise Wrong("Return three arrays of dy's shape: q, k and v.")
+        return [np.asarray(part, float) for part in out]
 
-        return Case((A, n), right, {
-            "choose exactly n entries, in the whole array": lambda out: chosen(out).sum() != n,
-            "you choose entries above the diagonal: what is dS there?":
-                lambda out: np.triu(chosen(out), 1).any(),
-            "you choose the largest shares: what is dS for a token that gets a whole row?":
-                lambda out: (chosen(out) & top(A)).sum() > 0.97 * n,
-            "you choose as many from each row: does each row hold as much of dS?":
-                lambda out: spread(chosen(out)) <= 1,
-        }, about="Other entries hold more of dS: look at A times its bracket.")
+    def gradients(out, mistake=""):
+        q, k, v = arrays(out)
+        A, _ = F.softmax(q @ k.T / np.sqrt(D) + np.triu(np.full((T, T), -np.inf), 1))
+        dA, root = dy @ v.T, 1 if mistake == "root" else np.sqrt(D)
+        dS = A * (dA - (0 if mistake == "mean" else (A * dA).sum(axis=1, keepdims=True)))
+        return dS, dS @ k / root, (dS if mistake == "transpose" else dS.T) @ q / root
 
-    yield from map(case, rng.permutation([24, 28]).tolist())
+    def hides(out, mistake):
+        pairs = zip(gradients(out)[1:], gradients(out, mistake)[1:], strict=True)
+        return all(np.abs(x - y).max() < 1e-6 for x, y in pairs)
+
+    def has_too_many(out):
+        return sum(map(np.count_nonzero, arrays(out))) > 3
+
+    def right(out):
+        return not has_too_many(out) and not any(
+            hides(out, mistake) for mistake in ("mean", "transpose", "root"))
+
+    yield Case((dy,), right, {
+        "more than three numbers are not 0: which do you need?": has_too_many,
+        "dS is 0: the values that dy's row reads must differ, and in dy's channel":
+            lambda out: np.abs(gradients(out)[0]).max() < 1e-6,
+        "the transpose does not show: dk needs a query in a row of dS that is not 0":
+            lambda out: hides(out, "transpose"),
+        "the root does not show: dq and dk are both 0": lambda out: hides(out, "root"),
+    }, about="The missing weighted mean does not show: it must not be 0.")
 
 
 if __name__ == "__main__":

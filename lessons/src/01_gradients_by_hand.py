@@ -1,48 +1,50 @@
 # %% [markdown]
 # # 1. Gradients by hand
 #
-# **One number says how wrong a model is. Which way should each of its weights move? And how do you
-# know that your answer is right?**
+# **One number says how wrong a model is. Which way should we move each of its weights? And how do
+# we know that our answer is right?**
 #
 # After this lesson you can
 #
 # - carry a gradient back through a linear layer and an activation function;
 # - check any gradient with nothing but the forward pass;
-# - let a small net learn XOR by your own gradient.
+# - let a small net learn XOR by a gradient that you wrote.
 #
-# **What we know by now.** A frozen model learned XOR while a few of its numbers moved
-# ([lesson 0](00_a_language_model_learns_xor.ipynb)). Training decided which way each of them
-# moved. Now we look inside, with a model of one layer.
+# **What we know by now.** A frozen model learned XOR while training moved a few of its parameters
+# ([lesson 0](00_a_language_model_learns_xor.ipynb)). How did training find the
+# directions? We begin with a model of one layer.
 #
 # **The question:** Which way does a weight move?
 #
 # In the live page: [station 11](../minifpt/viewer/live/tour.md) of its tour, or
 # `minifpt.viewer.tour(11)` in a cell here.
 #
-# You need a derivative, a matrix product and a little NumPy; [the lesson before the
-# first](23_before_the_first.ipynb) asks whether you have them.
+# You need a derivative and a matrix product; [lesson 23](23_before_the_first.ipynb) checks both.
 
 # %%
+# Not to be read: imports, and a picture of the whole model.
 import numpy as np
 
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, curves, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import color, curves, figure, matrix, model_map, picture, reveal, show
 from minifpt.exercises.track import written
 
+model_map("input layer", "output layer", gradient=True)
 rng = np.random.default_rng(1)
 
 # %% [markdown]
 # ## One weight moves
 #
-# A **linear layer** takes $x$ of shape `(N, I)`: $N$ rows, one for each example, with $I$ numbers
-# each. It has a **weight** $w$ `(I, O)` and a **bias** $b$ `(O,)`, and gives $y$ `(N, O)`:
+# The two layers in colour are linear layers. A **linear layer** takes $x$ `(N, I)`, one row of $I$
+# numbers for each of $N$ examples, and returns $y$ `(N, O)`. Its parameters are a **weight** $w$
+# `(I, O)` and a **bias** $b$ `(O,)`:
 #
 # $$ y = x\,w + b, \qquad y_{no} = \sum_i x_{ni}\, w_{io} + b_o $$
 #
-# Here $N = 4$, $I = 3$ and $O = 2$. We add 0.01 to a single weight, $w_{01}$. How many of the eight
-# numbers in $y$ move?
+# Take $N = 4$, $I = 3$ and $O = 2$. We add 0.01 to one number of the weight, $w_{01}$. How many of
+# the eight numbers in $y$ move?
 
 # %%
 guess = ...                                               # a whole number
@@ -62,34 +64,33 @@ matrix(axes[1], x, "x", "i", "n", limit=3)
 picture(fig)
 
 # %% [markdown]
-# Column 1 of $y$ moves, because $w_{01}$ is used for that column only. Each row $n$ moves at its
-# own rate, $x_{n0}$: compare with column 0 of $x$. For any weight, the others held still
+# One number of $w$ moves a whole column of $y$, because all four examples use it; the other column
+# uses other numbers of $w$. The rates are column 0 of $x$. So, with all else held still
 # ($\partial$),
 #
 # $$ \frac{\partial y_{no}}{\partial w_{io}} = x_{ni} $$
 #
-# and nothing else in $y$ depends on $w_{io}$.
-#
 # ## From the loss back to the weight
 #
-# Now a model with something to get wrong. After the linear layer comes an **activation function**,
-# $\tanh$, an S-shaped curve from -1 to 1, which makes the model nonlinear. One number, the **loss**
-# $L$, says how far $y$ is from the targets $t$ `(N, O)`:
+# Now we add an **activation function**, $\tanh$, an S-shaped curve from -1 to 1, which makes the
+# model nonlinear. One number, the **loss** $L$, measures how far $y$ is from the targets $t$ `(N,
+# O)`:
 #
 # $$ s = x\,w + b, \qquad y = \tanh(s), \qquad L = \frac{1}{NO} \sum_{n,o} (y_{no} - t_{no})^2 $$
 #
-# The **gradient** of $L$ with respect to $w$ says, for each entry of $w$, at what rate $L$ changes
-# with it. We call it $dw$; it has the shape of $w$, as $dy$ has that of $y$. The **chain rule**
-# leads back, one step at a time: rates multiply along a path, and add up over all paths.
+# The **gradient** of $L$ with respect to $w$ holds, for each number of $w$, the rate at which $L$
+# changes with it. We write it $dw$. It has the shape of $w$, as $dy$ has the shape of $y$. The
+# **chain rule** takes us back from the loss, one step at a time: multiply the rates along a path,
+# and add up over all paths.
 #
 # | forward | backward | why |
 # |---|---|---|
 # | $L = \frac{1}{NO}\sum (y - t)^2$ | $dy = \frac{2}{NO}\,(y - t)$ | the derivative of a square |
-# | $y = \tanh(s)$ | $ds = dy \cdot (1 - y^2)$ | $\tanh' = 1 - \tanh^2$; each entry has one path |
+# | $y = \tanh(s)$ | $ds = dy \cdot (1 - y^2)$ | $\tanh' = 1 - \tanh^2$; one path each |
 # | $s = x\,w + b$ | $dw = x^\top ds$ | $w_{io}$ has $N$ paths |
 #
-# The last line is the picture above. $w_{io}$ reaches the loss on $N$ paths, through $s_{0o}$ to
-# $s_{N-1,o}$, and its rate along each is $x_{ni}$:
+# The last line is the picture again. $w_{io}$ reaches the loss on one path through each example, at
+# a rate that begins with $x_{ni}$:
 #
 # $$ dw_{io} = \sum_n x_{ni}\, ds_{no} = (x^\top ds)_{io} $$
 #
@@ -114,15 +115,17 @@ print(f"loss {loss:.4f}, dw =\n{dw}")
 # %% [markdown]
 # ## A check that needs no calculus
 #
-# We may have lost a factor or a transpose. But a gradient can be measured: move one weight a little
-# up and down, and look at the loss.
+# Did we lose a factor, or a transpose? We can measure: move one weight a little up and a little
+# down, and look at the loss.
 #
 # $$ dw_{io} \approx \frac{L(w_{io} + h) - L(w_{io} - h)}{2h} $$
 #
 # This is the **central difference** with **step** $h$. It uses only the forward pass, so it
 # cannot repeat a mistake of the backward pass.
 #
-# To how many significant digits will the two agree, with $h = 10^{-5}$?
+# To how many digits will the two agree, with $h = 10^{-5}$? You can work it out: the formula is
+# wrong by about $h^2$, and the computer stores the loss with 16 digits, an error that we divide by
+# $h$.
 
 # %%
 guess = ...                                               # a whole number
@@ -149,12 +152,15 @@ for name, gradient in {"as derived": dw, "broken: tanh forgotten": x.T @ dy,
     print(f"{name:26} error {error(gradient):.0e}")
 
 # %% [markdown]
-# A check that has never failed has told us nothing, so we broke the gradient in three ways.
+# The formula is off by $h^2 = 10^{-10}$, the computer by $10^{-16} / 10^{-5} = 10^{-11}$. The
+# larger one counts. (Why not a smaller $h$? See *Going further*.)
 #
-# The library has the same lines. In them `rows` is $dy$ of shape `(N, O)`, and `need` says which of
-# the three gradients are wanted: where lesson 7 freezes a weight, its product is never computed.
-# What the backward pass needs, it finds in the **cache**, a tuple that the forward pass returns
-# beside $y$. `gradcheck` needs one number as its loss: a random weighted sum of $y$.
+# A check that never fails tells you nothing. So we broke the gradient in three ways, and the check
+# saw each.
+#
+# The library has the same lines. `rows` is $dy$ `(N, O)`; `need` says which gradients we want. The
+# **cache** is a tuple that the forward pass returns beside $y$ for the backward pass. `gradcheck`
+# takes a random weighted sum of $y$ as its loss.
 
 # %%
 show(F.linear_backward, lines=("if need[0]", "return"))
@@ -171,19 +177,24 @@ for backward in (F.linear_backward, broken_backward):
 # %% [markdown]
 # ## Downhill, on a file of your own
 #
-# A gradient says which way is up. **Gradient descent** moves each weight the other way, again and
-# again: $w \leftarrow w - \eta\, dw$, with the **learning rate** $\eta$. Here it trains two linear
-# layers on XOR: two inputs of ±1, and an output that should be 1 where they differ, else 0.
+# The gradient points uphill. **Gradient descent** moves each weight the other way, again and again:
+# $w \leftarrow w - \eta\, dw$, with the **learning rate** $\eta$.
 #
-# From here on you write the functions yourself. Run `minifpt.new("mine.py", lesson=1)` in a new
-# cell, once: it writes a file beside this notebook. Write `linear` and
-# `linear_backward` in `mine.py`, without looking at the library's. `linear(x, w, b, need)` returns
-# $y$ and `LinearCache(x, w, need)`; the second gets $dy$ and that cache. The check also sends an
+# From here on you write the functions yourself. Set `BEGIN` to `True`, and the cell appends two
+# stubs to a file of yours. Write `linear` and `linear_backward` in `mine.py`. `linear` returns $y$
+# and `LinearCache(x, w, need)`; `linear_backward` gets $dy$ and that cache. The check also sends an
 # $x$ of shape `(B, T, I)`: make rows of it, and of $dy$, with `reshape` before the product for
-# $dw$. The next cell checks both, and then each `F.linear` in it runs *yours*.
-#
-# Without the tanh, two linear layers are one linear layer, and lesson 0 showed that no weighted sum
-# computes XOR. How low does the loss get without it?
+# $dw$.
+
+# %%
+BEGIN = False
+if BEGIN:
+    minifpt.new("mine.py", lesson=1)
+
+# %% [markdown]
+# The next cell checks both, and each `F.linear` in it runs *yours*. It trains two linear layers on
+# XOR: two inputs of ±1, and an output that should be 1 where they differ, else 0. How low does the
+# loss get without the tanh? (Lesson 0 says what a weighted sum can do.)
 
 # %%
 guess = ...                                               # a number; targets are 0 and 1
@@ -214,15 +225,13 @@ def train_net(seed, has_tanh, steps=500, rate=0.05):
 with written("mine.py", "linear", "linear_backward") as whose:
     losses = {name: [train_net(seed, has_tanh) for seed in range(5)]
               for name, has_tanh in (("with tanh", True), ("without", False))}
-last = {name: [run[-1] for run in runs] for name, runs in losses.items()}
-reveal(guess, float(np.round(np.mean(last["without"]), 3)))
-print("with tanh, five seeds:", *(f"{value:.0e}" for value in last["with tanh"]))
+reveal(guess, float(np.round(np.mean([run[-1] for run in losses["without"]]), 3)))
 curves(losses, f"A net learns XOR, five seeds\n{whose}", ylabel="loss", styles=("-", "--"),
        inks=(color.trained, color.ochre), log="y")
 
 # %% [markdown]
-# Without tanh the best that is left is to answer ½ to everything, which costs ¼. With it the loss
-# falls by the gradient that you have derived.
+# Without tanh, two linear layers are one linear layer. The best that it can do is to answer ½ to
+# everything, a loss of ¼. With tanh the loss falls, by the gradient that you derived.
 #
 # ## Exercises
 #
@@ -241,7 +250,7 @@ check("bias_gradient", bias_gradient)
 
 
 # %% [markdown]
-# **2.** A weight can be used twice: $y = (x\,w)\,w$ with $x$ `(N, I)` and $w$ `(I, I)`. What does
+# **2.** We can use a weight twice: $y = (x\,w)\,w$ with $x$ `(N, I)` and $w$ `(I, I)`. What does
 # the chain rule say about two paths? Write $dw$.
 
 # %%
@@ -256,9 +265,9 @@ check("shared_weight_gradient", shared_weight_gradient)
 # %% [markdown]
 # ## Going further
 #
-# **Which step?** A derivative is the limit $h \to 0$, so should the step not be as small as the
-# computer allows? Of the four steps $10^{-2}$, $10^{-5}$, $10^{-8}$ and $10^{-11}$, which one
-# gives the smallest error?
+# **Which step?** A derivative is the limit $h \to 0$. So should we not take the smallest step that
+# the computer allows? Of $10^{-2}$, $10^{-5}$, $10^{-8}$ and $10^{-11}$, which one gives the
+# smallest error?
 
 # %%
 guess = ...                                               # 1e-2, 1e-5, 1e-8 or 1e-11
@@ -281,21 +290,21 @@ steps = 10.0 ** np.arange(-13, 0.01, 0.25)
 reveal(guess, min((1e-2, 1e-5, 1e-8, 1e-11), key=lambda h: abs(slope(h) / dw[0, 1] - 1)))
 curves({f"{bits}, central": [abs(slope(h, dtype) / dw[0, 1] - 1) for h in steps]
         for bits, dtype in (("float32", np.float32), ("float64", np.float64))},
-       "A smaller step helps, then it hurts (dotted: an error of 0.1 %)", "step h",
-       "relative error", x=steps, log="xy", styles=("--", "-"), level=1e-3, width=7, height=3.2,
+       "A smaller step helps, then it hurts", "step h", "relative error", x=steps, log="xy",
+       styles=("--", "-"), level=1e-3, note="an error of 0.1 %", width=7, height=3.2,
        inks=(color.ochre, color.ink), ylim=(1e-12, 1e3))
 
 # %% [markdown]
-# Right of the lowest point the error comes from the mathematics: the function curves within the
-# step. Near a point $L(w \pm h) = L \pm h L' + \frac{h^2}{2} L'' \pm \frac{h^3}{6} L'''$, and so
-# on. In the central difference the two $L''$ cancel, and what remains is $\frac{h^2}{6} L'''$.
+# To the right of the lowest point the error comes from the mathematics: the function curves within
+# the step. Near a point $L(w \pm h) = L \pm h L' + \frac{h^2}{2} L'' \pm \frac{h^3}{6} L'''$, and
+# so on. In the central difference the two $L''$ cancel, and what remains is $\frac{h^2}{6} L'''$.
 #
-# Left of it the error comes from the computer. A loss is right to about $\varepsilon |L|$, where
-# $\varepsilon$ is the spacing of floating-point numbers at 1, about $10^{-16}$ ($10^{-7}$ in
+# To the left of it the error comes from the computer. A loss is right to about $\varepsilon |L|$,
+# where $\varepsilon$ is the spacing of floating-point numbers at 1, about $10^{-16}$ ($10^{-7}$ in
 # float32), and we divide by the step: that makes $\frac{\varepsilon}{h} |L|$.
 #
-# In float32 most steps make a larger error than a gradient that is 0.1 % wrong, so a check would
-# not see it. So we *check* in float64 and *train* in float32.
+# In float32 most steps make a larger error than 0.1 %, so a check would not see a gradient that is
+# 0.1 % wrong. That is why we *check* in float64 and *train* in float32.
 #
 # **3.** *Open.* You get $f(z) = c + \sin(k z + \varphi)$ as a function that you can only call, and
 # a point $x$. You do not know $k$, which may be anything from $10^{-4}$ to $10^4$. Choose a step at
@@ -317,8 +326,8 @@ check("choose_step", choose_step)
 # **The sentence to remember:** *A weight moves against its gradient; the chain rule gives the
 # gradient, and the forward pass alone checks it.*
 #
-# **What we do not know yet.** Our loss was a square, and our model gave numbers. A model of
-# language gives each word a *probability*. How wrong is a probability?
+# **What we do not know yet.** Our loss was a square, and our model gave numbers. A language model
+# gives each word a *probability*. How wrong is a probability?
 #
 # **Next**: [lesson 2](02_softmax_and_cross_entropy.ipynb) turns scores into probabilities and
 # measures how wrong they are.

@@ -1,38 +1,42 @@
 # %% [markdown]
 # # 2. Softmax and cross-entropy
 #
-# **A model gives each of $V$ words a score. How do scores become probabilities? How wrong are
-# these, and which way should each score move?**
+# **A model gives each of $V$ words a score. How do we turn scores into probabilities? How wrong are
+# they, and which way should each score move?**
 #
 # After this lesson you can
 #
 # - turn scores into probabilities, for every finite score;
-# - derive the gradient of the loss, a difference that you can read off a picture;
+# - derive the gradient of the loss, a difference that you can see in a picture;
 # - carry a gradient back through a softmax in the middle of a model, as attention needs;
 # - train a classifier of digits on your own gradients.
 #
-# **What we know by now.** A gradient says which way each weight should move, and differences of the
-# forward pass check it. The loss so far was a square: it asks how far a number is from its target.
+# **What we know by now.** A gradient says which way to move each weight, and the forward pass alone
+# checks it. So far our loss was a square, which asks how far one number is from another.
 #
 # **The question:** How wrong is it?
 #
 # You need [lesson 1](01_gradients_by_hand.ipynb).
 
 # %%
+# Not to be read: imports, and a picture of the whole model.
 import numpy as np
 
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, curves, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import color, curves, figure, matrix, model_map, picture, reveal, show
 from minifpt.exercises.track import written
+
+model_map("loss")
 
 # %% [markdown]
 # ## Scores become probabilities
 #
-# A score can be any number. It is called a **logit**, and a row of them is $z$ `(V,)`.
-# Probabilities cannot be negative, and a row of them must sum to 1. **Softmax** turns the one into
-# the other: the exponential makes every number positive, and the division makes the sum 1.
+# The output layer of a language model gives each word of its vocabulary a score. Such a score is
+# called a **logit**; it can be any number, and a row of them is $z$ `(V,)`. We want probabilities:
+# none is negative, and together they make 1. **Softmax** does both: the exponential makes every
+# number positive, and the division makes the sum 1.
 #
 # $$ p_i = \frac{e^{z_i}}{\sum_j e^{z_j}} $$
 #
@@ -58,13 +62,15 @@ for name, logits in (("z", z), ("z + 100", z + 100), ("z + 100 in float32", np.f
         print(f"{name:20}", naive_softmax(logits).round(3))
 
 # %% [markdown]
-# Softmax sees only the differences between logits. A number $c$ added to all of them becomes a
-# factor $e^c$ above and below the fraction line, and cancels:
+# A logit of 104 is huge, and still nothing changes, because all the others are as huge. Softmax
+# sees only the *differences* between logits. A number $c$ that we add to all of them becomes a
+# factor $e^c$ above and below the line, and cancels:
 #
 # $$ \frac{e^{z_i + c}}{\sum_j e^{z_j + c}} = \frac{e^c\, e^{z_i}}{e^c \sum_j e^{z_j}} = p_i $$
 #
-# On the computer $e^{100}$ is more than float32 can hold, and infinity divided by infinity is
-# `nan`, not a number. So the library first subtracts each row's largest logit.
+# The computer cannot cancel, though. In float32 $e^{100}$ overflows to infinity, and infinity
+# divided by infinity is `nan`, not a number. So the library uses the freedom that we have just
+# found: it first subtracts the largest logit of each row.
 
 # %%
 show(F.softmax)
@@ -72,19 +78,18 @@ show(F.softmax)
 # %% [markdown]
 # ## How wrong?
 #
-# In training the right word is known. Its index is the **target** $t$. The **cross-entropy** is
-# minus the logarithm of the probability that the model gives it:
+# In training we know the right word. Its index is the **target** $t$. Our loss is the
+# **cross-entropy**: minus the logarithm of the probability that the model gives to the target.
 #
 # $$ L = -\log p_t = \log \sum_j e^{z_j} - z_t $$
 #
-# It is 0 for a model that is certain and right, and $\log V$ for one that knows nothing and gives
-# each word the probability $1/V$. It grows without bound for one that is certain and wrong. With
-# the natural logarithm its unit is the **nat**. The library computes the second form, because $p_t$
-# may be so small that it becomes 0, and the logarithm of 0 is infinite.
+# Why the logarithm? If the model is sure and right, the loss is 0. If it knows nothing and gives
+# each word $1/V$, the loss is $\log V$. If it is sure and wrong, the loss grows without bound.
+# (With the natural logarithm the unit is the **nat**. The library computes the second form, because
+# $p_t$ may underflow to 0, whose logarithm is infinite.)
 #
-# Now we want $dz$ `(V,)`: at what rate does the loss change with each logit? We measure it, as in
-# lesson 1. The target is "sat". For how many of the five words is the rate negative, so that
-# *raising* their logit makes the loss smaller?
+# Which way should each logit move? We measure $dz$ `(V,)`, as in lesson 1. The target is "sat". For
+# how many of the five words is the rate negative, so that *raising* its logit lowers the loss?
 
 # %%
 guess = ...
@@ -102,6 +107,8 @@ measured = np.array([(loss(z + h * e) - loss(z - h * e)) / (2 * h)
                      for e in np.eye(5)])                 # each e moves one logit
 reveal(guess, int((measured < 0).sum()))
 
+# %%
+# Not to be read: a picture.
 fig, axes = figure(3, width=2.8, height=2.3, sharey=True)
 for ax, values, title, ink in zip(axes, (p, np.eye(5)[target], measured), (
         "what it believes: p", "what is true: one-hot", "measured gradient"),
@@ -113,8 +120,11 @@ for ax, values, title, ink in zip(axes, (p, np.eye(5)[target], measured), (
 picture(fig)
 
 # %% [markdown]
-# The third panel is the first minus the second. In two lines, from $L = \log S - z_t$ with
-# $S = \sum_j e^{z_j}$:
+# Only for one. Raising the logit of any other word, even of a likely one, takes probability away
+# from the target.
+#
+# And the third panel is the first minus the second! We can derive that in two lines, from $L = \log
+# S - z_t$ with $S = \sum_j e^{z_j}$:
 #
 # $$ \frac{\partial \log S}{\partial z_i} = \frac{1}{S}\, \frac{\partial S}{\partial z_i}
 #    = \frac{e^{z_i}}{S} = p_i, \qquad
@@ -123,11 +133,10 @@ picture(fig)
 # $$ dz = p - \text{one-hot}(t) $$
 #
 # Here one-hot$(t)$ `(V,)` is 1 at the target and 0 elsewhere. So the gradient is what the model
-# believes, minus what is true. It sums to 0, because both sum to 1: adding a number to all logits
-# leaves the loss as it is.
+# believes, minus what is true. It sums to 0, because both sum to 1.
 #
-# With many rows, logits `(N, V)` and targets `(N,)`, the loss is the mean over the rows, so each
-# row's gradient is divided by $N$.
+# For many rows, logits `(N, V)` and targets `(N,)`, the loss is the mean over the rows, so we
+# divide the gradient of each row by $N$.
 
 # %%
 rng = np.random.default_rng(2)
@@ -144,8 +153,8 @@ for name, backward in backwards.items():
 # ## A softmax in the middle
 #
 # In attention (lesson 4) a softmax stands in the middle of the model. A gradient $dp$ `(V,)` comes
-# back to it, and it has to pass on $dz$ `(V,)`. So we need the rate of each probability along each
-# logit, a matrix that is called the **Jacobian** of softmax.
+# back to it, and it has to hand on $dz$ `(V,)`. So we need to know how fast each probability moves
+# with each logit. This matrix of rates is called the **Jacobian** of softmax. We measure it:
 
 # %%
 jacobian = np.stack([(F.softmax(z + h * e)[0] - F.softmax(z - h * e)[0]) / (2 * h)
@@ -158,28 +167,38 @@ axes[0].set_ylabel("probability")
 picture(fig)
 
 # %% [markdown]
-# A logit raises its own probability and lowers all the others. All of them sum to 1, so each column
-# sums to 0. We write $[i = j]$ for 1 where $i = j$ and 0 elsewhere. $\log p_i = z_i - \log S$ moves
-# with $z_j$ at the rate $[i = j] - p_j$, and $p_i = e^{\log p_i}$ at $p_i$ times that rate. The
-# chain rule adds the paths through all $p_i$:
+# If we raise a logit, its own probability grows and all the others shrink. We
+# write $[i = j]$ for 1 where $i = j$ and 0 elsewhere. $\log p_i = z_i - \log S$ moves with $z_j$ at
+# the rate $[i = j] - p_j$, and $p_i = e^{\log p_i}$ moves at $p_i$ times that rate. The chain rule
+# adds the paths through all $p_i$:
 #
 # $$ \frac{\partial p_i}{\partial z_j} = p_i\,[i = j] - p_i\,p_j, \qquad
 #    dz_j = \sum_i dp_i\, \frac{\partial p_i}{\partial z_j}
 #         = p_j \Big( dp_j - \sum_i dp_i\, p_i \Big) $$
 #
-# The sum is one number for each row: the average of $dp$ with the weights $p$.
+# The sum is one number for each row: the average of $dp$, weighted by $p$.
 #
 # ## Digits, on your own file
 #
-# Write `softmax`, `softmax_backward` and `cross_entropy_backward` in `mine.py` (lesson 1 says how
-# to begin it), for any number of leading axes. The first returns $p$ and `SoftmaxCache(p)`, which
-# the second gets. `cross_entropy`, and `log_sum_exp` which it calls, stay the library's. In the
-# cache are `cache.targets` and `cache.log_sum_exp.e`, the exponentials of each row with its largest
-# logit subtracted. `cross_entropy_backward` divides by the number of targets, and multiplies by
-# `dy`, one number. Keep float32 float32: `np.eye(V)` is float64.
-#
+# Write `softmax`, `softmax_backward` and `cross_entropy_backward` in `mine.py`, for any number of
+# leading axes. `softmax` returns $p$ and `SoftmaxCache(p)`, and `softmax_backward` gets that cache.
+# `cross_entropy` and `log_sum_exp` stay the library's. The cache holds `cache.targets` and
+# `cache.log_sum_exp.e`, the exponentials of each row with its largest logit subtracted. Divide by
+# the number of targets, and multiply by `dy`, one number. Keep float32 float32: `np.eye(V)` is
+# float64.
+
+# %%
+BEGIN = False                                             # True: appends the stubs
+if BEGIN:
+    minifpt.new("mine.py", lesson=2)
+
+# %% [markdown]
 # **Softmax regression** gives each of ten digits a score that is linear in the pixels, and descends
-# the cross-entropy. The test digits are printed in fonts that the model never saw.
+# the cross-entropy. We test it on digits in fonts that the model never saw. It begins with all
+# weights 0. What is its first loss?
+
+# %%
+guess = ...                                               # in nats
 
 # %%
 def digits(split, n):
@@ -202,14 +221,17 @@ def regression(steps=150, rate=0.3):
     return right, losses[0]
 
 
-with written("mine.py", "linear", "linear_backward", "softmax", "softmax_backward",
-             "cross_entropy", "cross_entropy_backward") as whose:
+with written("mine.py", "softmax", "softmax_backward", "cross_entropy_backward", "cross_entropy",
+             "linear", "linear_backward") as whose:
     right, first_loss = regression()
-print(f"loss at the start {first_loss:.3f}, which is log 10; right in the end {right[-1]:.0f} %")
-curves({"": right}, f"Softmax regression on digits in new fonts (dotted: guessing)\n{whose}",
-       ylabel="right (%)", inks=[color.trained], level=10, ylim=(0, 100))
+reveal(guess, float(first_loss), "nats")
+print(f"right in the end: {right[-1]:.0f} %")
+curves({"": right}, f"Softmax regression reads digits in new fonts\n{whose}", ylabel="right (%)",
+       inks=[color.trained], level=10, note="guessing", ylim=(0, 100))
 
 # %% [markdown]
+# Weights of 0 give all ten digits the same score, so each has the probability 1/10: $\log 10$.
+#
 # ## Exercises
 #
 # **1.** A model gives the target a probability that is $k$ times that of each of the other
@@ -225,9 +247,9 @@ check("loss_of_a_hint", loss_of_a_hint)
 
 
 # %% [markdown]
-# **2.** Now the truth is not one word: a teacher says how likely each is. The loss is the mean over
-# the rows of $-\sum_i q_i \log p_i$ with $p = \text{softmax}(z)$, and each row of $q$ sums to 1.
-# Derive its gradient.
+# **2.** Now we do not know the right word. A teacher tells us how likely each word is. The loss is
+# the mean over the rows of $-\sum_i q_i \log p_i$ with $p = \text{softmax}(z)$, and each row of $q$
+# sums to 1. Derive its gradient.
 
 # %%
 def gradient_for_a_teacher(z, q):
@@ -241,8 +263,8 @@ check("gradient_for_a_teacher", gradient_for_a_teacher)
 # %% [markdown]
 # ## Going further
 #
-# **3.** `log_softmax(x)`, which is $x$ minus $\log \sum_j e^{x_j}$, is an operation of its own in
-# most libraries. Derive its backward. It gets the output $y$, not $x$.
+# **3.** Most libraries have `log_softmax(x)`, which is $x$ minus $\log \sum_j e^{x_j}$, as an
+# operation of its own. Derive its backward. It gets the output $y$, not $x$.
 
 # %%
 def log_softmax_backward(dy, y):
@@ -254,12 +276,12 @@ check("log_softmax_backward", log_softmax_backward)
 
 
 # %% [markdown]
-# **4.** *Open.* float16 has a short range: smaller numbers than its least become 0, larger ones
-# than its greatest become infinite. The gradient of a mean over many tokens is full of small
-# numbers. So training in float16 multiplies the loss by a **scale** before the backward pass, and
-# divides the gradient by it afterwards. Choose the scale for a given gradient. It must be a power
-# of two, no entry may overflow, and at most 1 % of them may become 0. Is there always one? Make a
-# gradient for which there is none.
+# **4.** *Open.* float16 has a short range: it turns small numbers into 0 and large ones into
+# infinity. The gradient of a mean over many tokens is full of small numbers. So training in float16
+# multiplies the loss by a **scale** before the backward pass, and divides the gradient by it
+# afterwards. Choose the scale for a given gradient. It must be a power of two, no entry may
+# overflow, and at most 1 % of them may become 0. Is there always one? Make a gradient for which
+# there is none.
 
 # %%
 half = np.finfo(np.float16)
@@ -279,7 +301,7 @@ check("loss_scale", loss_scale)
 # **The sentence to remember:** *The gradient of the loss at each score is what the model believes
 # minus what is true.*
 #
-# **What we do not know yet.** A classifier of one layer has no depth. GPT-2 has twelve blocks in a
-# row. What keeps the numbers in them from growing without bound?
+# **What we do not know yet.** This classifier has one layer. GPT-2 has twelve blocks in a row. What
+# stops the numbers from exploding?
 #
 # **Next**: [lesson 3](03_layer_norm.ipynb), layer norm.

@@ -1,49 +1,54 @@
 # %% [markdown]
 # # 3. Layer norm
 #
-# **A small operation with two vectors of weights stands in front of every part of a GPT-2. What is
-# it for? And how does a gradient get back through it?**
+# **In front of every part of a GPT-2 stands a small operation with two vectors of parameters. What
+# is it good for? And how does a gradient get back through it?**
 #
 # After this lesson you can
 #
-# - say what layer norm does to a row, and to which changes it is blind;
-# - derive its backward from these, and say what each term is for;
+# - say what layer norm does to a row, and which changes of a row it does not see;
+# - derive its backward from that, and say what each term is for;
 # - train twelve blocks on your own layer norm.
 #
-# **What we know by now.** A layer, a softmax and a loss have gradients that we can derive, check
-# and train on. A model of one layer learns digits. A transformer has many layers.
+# **What we know by now.** We can derive the gradients of a layer, a softmax and a loss, check them
+# and train on them. One layer learned digits. A transformer has many layers.
 #
-# **The question:** What keeps twelve blocks in size?
+# **The question:** What stops the numbers from exploding?
 #
 # You need [lesson 2](02_softmax_and_cross_entropy.ipynb).
 
 # %%
+# Not to be read: imports, and a picture of the whole model.
 import numpy as np
 
 import minifpt
 from minifpt import functional as F
-from minifpt.exercises import check
+from minifpt.exercises import check, lesson
 from minifpt.exercises.lesson import color, curves, figure, matrix, picture, reveal, show
 from minifpt.exercises.track import written
 from minifpt.layers import MLP, Layer, LayerNorm, Linear
 
+lesson.model_map("norm")
+
 # %% [markdown]
 # ## Twelve blocks in a row
 #
-# A **block** reads $x$ `(T, C)`, the **activations**: $T$ tokens, the letters or words of a text,
-# with $C$ numbers each, its **channels**. It adds what it computed: $x \leftarrow x + f(x)$. GPT-2
-# base has twelve of them. Ours are random: $f(x) = \text{gelu}(x\,w_1)\,w_2$ with $w_1$ `(C, 4C)`
-# and $w_2$ `(4C, C)`, drawn so that a product keeps the size of its input, and then multiplied by a
-# *factor*. (GELU is an activation function, as tanh is. Lesson 6 has its formula.)
+# A **block** takes $x$ `(T, C)`, the **activations**: one row for each of $T$ tokens, with $C$
+# numbers, its **channels**. It adds what it computes: $x \leftarrow x + f(x)$. GPT-2 base has
+# twelve blocks. Ours are random: $f(x) = \text{gelu}(x\,w_1)\,w_2$ with $w_1$ `(C, 4C)` and $w_2$
+# `(4C, C)`. (GELU is an activation function, close to $\max(0, x)$. Lesson 6 has its formula.) We
+# draw the weights so that each product keeps the size of its input, and then multiply them by a
+# *factor*.
 #
-# The activations start with a **standard deviation** of 1: the root of the mean square of their
-# distance from their mean. How large is it after twelve blocks with the factor 1?
+# We measure size by the **standard deviation**: the root of the mean square of the distance from
+# the mean. It begins at 1. What is it after twelve blocks, with the factor 1?
 
 # %%
 guess = ...                                               # a number
 
 
 # %%
+# Not to be read: random blocks, and the size of x after each.
 class Block(Layer):
     def __init__(self, has_norm, C=32):
         self.norm = LayerNorm(C, dtype=float) if has_norm else None
@@ -61,11 +66,8 @@ class Block(Layer):
 
 def draw(layers, factor, seed=0):                         # gives layers random matrices
     rng = np.random.default_rng(seed)
-    parameters = [p for layer in layers for p in layer.parameters()]
-    for p in parameters:
-        if p.data.ndim == 2:
-            p.data[:] = factor * rng.standard_normal(p.data.shape) / np.sqrt(len(p.data))
-    return parameters
+    for p in [p for layer in layers for p in layer.parameters() if p.data.ndim == 2]:
+        p.data[:] = factor * rng.standard_normal(p.data.shape) / np.sqrt(len(p.data))
 
 
 def deviations(has_norm, factor):
@@ -80,27 +82,37 @@ def deviations(has_norm, factor):
 reveal(guess, deviations(False, 1)[-1])
 curves({f"{name}, factor {factor}": deviations(has_norm, factor)
         for name, has_norm in (("without", False), ("with layer norm", True)) for factor in (2, 1)},
-       "Twelve random blocks, without and with layer norm", "blocks", "standard deviation of x",
+       "Without layer norm, twelve blocks multiply the size", "blocks", "standard deviation of x",
        log="y", styles=("^-", "o-", "^--", "o--"),
        inks=(color.ochre, color.ochre, color.ink, color.ink))
 
 # %% [markdown]
-# Without layer norm each block *multiplies* the size of $x$, a straight line on this scale. With
-# layer norm each block *adds* something whose size does not depend on what came before. (One draw
-# of the weights.)
+# Did you say 64? If $f(x)$ were as large as $x$ and unrelated to it, each block would double the
+# mean square, and $\sqrt2^{\,12} = 64$. What does GELU do to it?
+
+# %%
+passed = (F.gelu(np.random.default_rng(0).standard_normal(100_000))[0] ** 2).mean()
+print(f"GELU passes {passed:.2f} of the mean square on: size {np.sqrt(1 + passed) ** 12:.1f}")
+
+# %% [markdown]
+# GELU turns nearly half of the numbers into almost 0, so each block multiplies the mean square by
+# 1.42 instead of 2. That is about what we saw.
+#
+# It *multiplies*: a straight line on this scale, and a steep one with the factor 2. With layer
+# norm each block *adds* something whose size does not depend on what came before. (One draw.)
 #
 # ## Three lines
 #
-# **Layer norm** works on each row $x$ `(C,)` alone. It subtracts the row's mean, divides by the
-# row's standard deviation, and then multiplies by a **scale** $w$ `(C,)` and adds a **bias** $b$
-# `(C,)`. Scale and bias are its weights.
+# **Layer norm** works on each row $x$ `(C,)` alone. It subtracts the mean of the row and divides by
+# its standard deviation. Then it multiplies by a **scale** $w$ `(C,)` and adds a **bias** $b$
+# `(C,)`, its parameters.
 #
 # $$ \mu = \frac1C \sum_c x_c, \qquad \sigma^2 = \frac1C \sum_c (x_c - \mu)^2 $$
 #
 # $$ \hat x = \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}}, \qquad y = \hat x \cdot w + b $$
 #
-# ($\epsilon$ is a small number that keeps the divisor away from 0.) Here is the library's code, and
-# what scale 1 and bias 0 give for the rows (1, 2, 3, 6) and (-4, 0, 0, 2).
+# (The small $\epsilon$ keeps the divisor away from 0.) Here is the library's code, and what scale 1
+# and bias 0 make of the rows (1, 2, 3, 6) and (-4, 0, 0, 2).
 
 # %%
 show(F.layer_norm, lines=("centred =", "return"))
@@ -113,48 +125,49 @@ def layer_norm(x):                                        # with scale 1 and bia
 print(layer_norm(np.array([[1.0, 2.0, 3.0, 6.0], [-4.0, 0.0, 0.0, 2.0]])).round(2))
 
 # %% [markdown]
-# ## To what is it blind?
+# ## What does it not see?
 #
-# Now the way back. Take one row of eight channels, with scale 1 and bias 0, and move it a little:
-# one channel alone, or all channels by the same amount, or along $\hat x$ itself. How many of these
-# three moves leave the output as it is?
+# Take one row of five channels, with scale 1 and bias 0, and move it a little in three ways: one
+# channel alone, all channels by the same amount, or along $\hat x$ itself. How many of these moves
+# leave the output as it is?
 
 # %%
 guess = ...                                               # 0 to 3
 
 # %%
-C, h = 8, 1e-5
+C, h = 5, 1e-5
 row = np.random.default_rng(3).standard_normal(C)
 xhat = layer_norm(row)
 jacobian = np.stack([(layer_norm(row + h * e) - layer_norm(row - h * e)) / (2 * h)
                      for e in np.eye(C)], axis=1)         # [i, j]: xhat_i moves with x_j
-moves = {"one channel": np.eye(C)[3] * np.sqrt(C), "all the same": np.ones(C), "along x̂": xhat}
-lengths = {name: np.linalg.norm(jacobian @ move) for name, move in moves.items()}
-reveal(guess, sum(bool(length < 0.01) for length in lengths.values()))
-print("the output moves by", ", ".join(f"{n:.0e} ({name})" for name, n in lengths.items()))
+moves = np.eye(C)[3] * np.sqrt(C), np.ones(C), xhat       # of one length
+lengths = [float(np.linalg.norm(jacobian @ move)) for move in moves]
+reveal(guess, sum(length < 0.01 for length in lengths))
+print("the output moves by", *(f"{length:.0e}" for length in lengths))
 
 # %% [markdown]
-# Subtracting the mean removes a shift of the row. The division removes a stretch: a move along
-# $\hat x$ makes all distances from the mean larger by one factor. (What is left of it is due to
-# $\epsilon$.) Layer norm is blind to both.
+# If you add the same number to all channels, layer norm subtracts it again with the mean. If you
+# move the row along $\hat x$, all distances from the mean grow by one factor, and layer norm
+# divides it away. (The rest of that move is due to $\epsilon$.) But if one channel moves, the mean
+# and the deviation move, too, and so do all five outputs.
 #
 # The cell measured the **Jacobian** $J$ `(C, C)`: $\hat x_i$ moves with $x_j$ at the rate $J_{ij}$.
 # Now we can write it down. The column $\mathbf 1 = (1, \dots, 1)$ is at right angles to the column
 # $\hat x$, whose mean is 0, and both have $v^\top v = C$. So the part of a move $m$ along one of
-# them, $v\, v^\top m / v^\top v$, is $\frac1C v\, v^\top m$. Both parts vanish. The rest of a small
-# move is at right angles to both, so it changes neither mean nor deviation, and is divided by the
-# deviation:
+# them is $\frac1C v\, v^\top m$. Layer norm sees neither part. The rest changes neither mean nor
+# deviation, and is divided by the deviation:
 #
 # $$ J = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \Big( I - \frac1C \mathbf{1}\mathbf{1}^\top
 #        - \frac1C \hat x \hat x^\top \Big) $$
 
 # %%
+# Not to be read: a picture.
 rstd = 1 / np.sqrt(row.var() + 1e-5)
 terms = {"I": np.eye(C), "minus 1 1ᵀ / C": -np.ones((C, C)) / C,
          "minus x̂ x̂ᵀ / C": -np.outer(xhat, xhat) / C, "their sum: measured": jacobian / rstd}
-fig, axes = figure(4, width=2.2, height=2.6)
+fig, axes = figure(4, width=2.3, height=2.6)
 for ax, (title, term) in zip(axes, terms.items(), strict=True):
-    matrix(ax, rstd * term, title, "j", "i", limit=rstd, signed=True, digits=None)
+    matrix(ax, rstd * term, title, "j", "i", limit=rstd, signed=True)
 picture(fig)
 
 # %% [markdown]
@@ -167,68 +180,67 @@ picture(fig)
 #
 # Scale and bias collect from all rows $n$, as in lesson 1: $dw_c = \sum_n dy_{nc}\, \hat x_{nc}$
 # and $db_c = \sum_n dy_{nc}$.
-
-# %%
-print(minifpt.gradcheck(F.layer_norm, F.layer_norm_backward, (row[None], xhat, row)))
-
-# %% [markdown]
+#
 # ## Twelve blocks train, on your own file
 #
 # Write `layer_norm` and `layer_norm_backward` in `mine.py`. The first returns $y$ and
 # `LayerNormCache(xhat, rstd, w)`, where `rstd` is one over the root.
-#
-# Now twelve blocks with the factor 2 learn digits. The model's last layer begins with zeros, so
-# that the loss begins with $\log 10$. Without layer norm, can a smaller learning rate help? How
-# many of four rates bring the loss below 2 in 40 steps?
 
 # %%
-guess = ...                                               # 0 to 4
-
-# %%
-images, labels = minifpt.tasks.get("digits").images(np.random.default_rng(0), 256, "train")
-
-
-def train_stack(has_norm, rate, seed=0):                  # -> the loss at each step
-    first, last = Linear(784, 32, float), Linear(32, 10, float)       # last begins with zeros
-    layers, losses = [first, *(Block(has_norm) for _ in range(12)), last], []
-    parameters = draw(layers[:-1], 2, seed) + last.parameters()
-    for _ in range(40):
-        x, caches = images.reshape(256, -1).astype(float), []
-        for layer in layers:
-            x, cache = layer.forward(x)
-            caches.append(cache)
-        loss, cache = F.cross_entropy(x, labels)
-        losses.append(loss)
-        dx = F.cross_entropy_backward(1.0, cache)
-        for layer in layers[::-1]:
-            dx = layer.backward(dx, caches.pop())
-        for p in parameters:
-            p.data -= rate * p.grad
-            p.grad = None
-    return losses
-
-
-with written("mine.py", "linear", "linear_backward", "layer_norm",
-             "layer_norm_backward") as whose, np.errstate(all="ignore"):
-    runs = {"with layer norm": [train_stack(True, 1e-2, seed) for seed in range(5)]}
-    runs |= {f"without, rate {rate:.0e}": [train_stack(False, rate)]
-             for rate in (1e-2, 1e-6, 1e-9, 1e-12)}
-reveal(guess, sum(min(losses[0]) < 2 for losses in [*runs.values()][1:]))
-for name, several in runs.items():
-    print(f"{name:20} loss at the end:", *(f"{losses[-1]:.2f}" for losses in several))
-curves({name: several[0] for name, several in runs.items()},
-       f"Twelve blocks learn digits\n{whose}", ylabel="loss (nats)", log="y", ylim=(0.1, 1e8),
-       styles=("-", "-", "--", "-.", ":"), inks=(color.trained, *4 * [color.ochre]))
+BEGIN = False                                             # True: appends the stubs
+if BEGIN:
+    minifpt.new("mine.py", lesson=3)
 
 # %% [markdown]
-# At the rate that suits blocks with layer norm, those without it soon compute `nan`. Smaller rates
-# make the loss rise, or hardly move it. (One run for each rate, five seeds with layer norm.)
+# Twelve blocks learn digits, at several learning rates, with the factors 1 and 2. Without layer
+# norm, twice the weights need a smaller rate. By how many powers of ten?
+
+# %%
+guess = ...                                               # a number
+
+# %%
+# Not to be read: blocks between two linear layers, trained at each rate.
+images, labels = minifpt.tasks.get("digits").images(np.random.default_rng(0), 128, "train")
+images = images.reshape(128, -1).astype(float)
+
+
+def loss_after(has_norm, factor, rate, seed):             # 40 steps of gradient descent
+    layers = [Linear(784, 32, float), *(Block(has_norm) for _ in range(12)), Linear(32, 10, float)]
+    draw(layers[:-1], factor, seed)                       # the last layer begins with zeros
+    loss = lesson.descend(layers, images, labels, rate, 40)[-1]
+    return loss if loss < 3 else np.nan                   # beyond the picture
+
+
+lowest = {(True, 1): -3, (True, 2): -3, (False, 1): -4, (False, 2): -13}     # powers of ten
+losses, rates = {}, {arm: 10.0 ** (low + np.arange(0, 2.1, 0.5)) for arm, low in lowest.items()}
+with written("mine.py", "layer_norm", "layer_norm_backward", "linear",
+             "linear_backward") as whose, np.errstate(all="ignore"):
+    for arm in lowest:
+        losses[arm] = [np.mean([loss_after(*arm, rate, seed) for seed in range(3)])
+                       for rate in rates[arm]]
+best = {arm: rates[arm][np.nanargmin(losses[arm])] for arm in lowest}
+reveal(guess, float(np.log10(best[False, 1] / best[False, 2])), "powers of ten")
+fig, (ax,) = figure(width=7, height=2.8)
+for arm, loss in losses.items():
+    curves({f"{'with layer norm' if arm[0] else 'without'}, factor {arm[1]}": loss},
+           f"Without layer norm the rate that works is far away\n{whose}", "learning rate",
+           "loss after 40 steps (nats)", rates[arm], ax, [color.trained if arm[0] else color.ochre],
+           "x", styles=[("o" if arm[1] == 1 else "^") + ("-" if arm[0] else "--")], ylim=(0, 2.5))
+ax.legend(loc="lower center")
+picture(fig)
+
+# %% [markdown]
+# Twice the weights, so half the rate, or a quarter? Look at the first picture. Twelve blocks with
+# the factor 2 make $x$ some 40,000 times as large as with the factor 1. The last layer's $dw =
+# x^\top dy$ grows with $x$, and a step of it moves the scores by $x\,dw$, with $x$ once more. So
+# the rate must fall by the *square* of 40,000, about nine powers of ten. You would have to find
+# that rate, and the model hardly learns at it. (Where a line ends, one of three seeds is beyond 3.)
 #
 # ## Exercises
 #
-# **1.** Layer norm is blind to two changes of a row. Use them: return a different array for which
+# **1.** Layer norm does not see two changes of a row. Use them: return a different array for which
 # layer norm, with scale 1 and bias 0, gives the same output. *Every* number must differ from the
-# old one by at least 0.1. (You need not use both.)
+# old one by at least 0.1.
 
 # %%
 def unseen_change(x):
@@ -240,8 +252,8 @@ check("unseen_change", unseen_change)
 
 
 # %% [markdown]
-# **2.** **RMS norm** leaves out the mean: $\hat x = x / \sqrt{\text{mean}(x^2) + \epsilon}$ and
-# $y = \hat x \cdot w$. To which change of a row is it still blind, and to which no longer? Write
+# **2.** **RMS norm** leaves out the mean: $\hat x = x / \sqrt{\text{mean}(x^2) + \epsilon}$ and $y
+# = \hat x \cdot w$. Which change of a row does it still not see, and which does it see now? Write
 # its backward.
 
 # %%
@@ -282,11 +294,11 @@ for backward in (F.layer_norm_backward, broken_backward):
 # The mean of many random numbers is small. So a test on wide rows that allows five percent accepts
 # a wrong gradient. `gradcheck` takes short rows and allows a millionth.
 #
-# **How a few trained numbers steer frozen weights.** In a head of *attention* (lesson 4) each token
+# **A few trained parameters steer frozen weights.** In a head of *attention* (lesson 4) each token
 # looks at itself and at those before it, with shares that sum to 1. The head reads the output of a
-# layer norm. Its frozen $W$ `(C, 3C)` is random, three matrices in one. We train the scale alone,
-# 16 numbers, by central differences, so that the *last* token looks at token 3, which gets the
-# smallest share before. What share does it get after 100 steps, in percent?
+# layer norm. Its weights $W$ `(C, 3C)` are random and frozen, three matrices in one. We train the
+# scale alone, 16 numbers, so that the *last* token looks at token 3, to which it gave the smallest
+# share before. What share does token 3 get after 100 steps, in percent?
 
 # %%
 guess = ...
@@ -323,14 +335,14 @@ for ax, (title, values) in zip(axes, maps.items(), strict=True):
 picture(fig)
 
 # %% [markdown]
-# Same tokens, same $W$, three different tokens looked at: read the last row of each map. Each of
-# the 16 numbers decides how much its channel counts.
+# Look at the last row of each map. The tokens and $W$ are the same, and yet the last token looks at
+# whichever token we ask for. Each number of the scale decides how much its channel counts.
 #
-# **3.** *Open.* Of all layer norms in the shipped trunk, whose scale moves most while bit XOR is
-# learned? First decide what "moves most" means, and write it as a function of the parameters before
-# and after. (A scale that was large and stayed so has not moved; one that goes up in half of its
+# **3.** *Open.* Of all layer norms in the shipped trunk, whose scale moves most while it learns bit
+# XOR? First decide what "moves most" means, and write it as a function of the parameters before and
+# after. (A scale that was large and stayed so has not moved; one that goes up in half of its
 # channels and down in the others has.) Then set `RUN` to `True`. Is it the same one with another
-# seed? And with a random trunk, `"random"`?
+# seed? And with the trunk `"random"`?
 
 # %%
 def most_moved_scale(before, after):
@@ -359,10 +371,10 @@ if RUN:
 # **The picture to keep:** how each output of a row moves with each input, as a sum of three
 # matrices.
 #
-# **The sentence to remember:** *Layer norm is blind to a shift and to a stretch of a row, so its
+# **The sentence to remember:** *Layer norm does not see a shift or a stretch of a row, so its
 # backward removes these two parts from the gradient.*
 #
-# **What we do not know yet.** In the twelve blocks each row went alone. How does a token learn
+# **What we do not know yet.** In our twelve blocks each row went alone. How does a token learn
 # anything from another one?
 #
 # **Next**: [lesson 4](04_self_attention.ipynb), self-attention.

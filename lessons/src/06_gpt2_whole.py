@@ -1,7 +1,8 @@
 # %% [markdown]
 # # 6. GPT-2 whole
 #
-# **GPT-2 is one block, repeated, between a table and the same table. What runs through it?**
+# **GPT-2 is one block, repeated, between a table and the same table. What runs through it? At the
+# end of this lesson your own functions write text.**
 #
 # After this lesson you can
 #
@@ -9,30 +10,34 @@
 # - read what the model would say half way;
 # - carry a gradient past a residual connection, and say what a check misses without it.
 #
-# **What we know by now.** Layer norm keeps a row in size, attention moves something from token to
-# token, and both have a gradient that we can write. One block is not yet a language model.
+# **What we know by now.** Layer norm stops the numbers from exploding, attention moves something
+# from token to token, and we can write the gradients of both. One block is not yet a language
+# model.
 #
 # **The question:** What runs through the whole of it?
 #
 # You need lessons [3](03_layer_norm.ipynb) and [5](05_backward_through_attention.ipynb).
 
 # %%
+# Not to be read: imports, and a picture of the whole model.
 import numpy as np
 
 import minifpt
 from minifpt import functional as F
-from minifpt.exercises import check
+from minifpt.exercises import check, lesson
 from minifpt.exercises.lesson import bars, color, curves, figure, matrix, picture, reveal, show
 from minifpt.exercises.track import written
 from minifpt.files.tokenizer import Bytes
 from minifpt.layers import MLP, Attention, Block, LayerNorm
 
+lesson.model_map("residual", "norm", "attention", "feed-forward")
+
 # %% [markdown]
 # ## Ten lines
 #
-# The language model that ships has read novels, byte by byte: its tokens are the $V = 256$ bytes.
-# Here is a text that we wrote for this lesson, in lines as short as a book's. $x$ `(B, T)` holds
-# its bytes, $y$ `(B, T)` at each position the byte that comes next.
+# The language model that ships with minifpt has read novels, byte by byte: its tokens are the $V =
+# 256$ bytes. We let it read a text that it has never seen. $x$ `(B, T)` holds the bytes, and $y$
+# `(B, T)` holds for each position the byte that comes next.
 
 # %%
 text = """\
@@ -47,21 +52,20 @@ ids = np.array([letters.encode(text)])
 x, y = ids[:, :-1], ids[:, 1:]                            # (B, T), B = 1
 
 # %% [markdown]
-# A **block** has two **parts**: self-attention, in which tokens look at each other, and a
-# **feed-forward** part, in which each token is by itself: two linear layers with a nonlinear
-# function between them. (Formulas and names call it mlp, *multi-layer perceptron*.) Each part reads
-# through a layer norm of its own, and its result is *added* to what it read:
+# A **block** has two **parts**. In self-attention, tokens look at each other. In the
+# **feed-forward** part each token is by itself: two linear layers with a nonlinear function between
+# them. (Formulas and names call it mlp, *multi-layer perceptron*.) Each part reads through a layer
+# norm of its own, and we *add* its result to what stood there before:
 #
 # $$ u = s + \text{attn}(\text{ln}_1(s)) \qquad\qquad s' = u + \text{mlp}(\text{ln}_2(u)) $$
 #
-# Each of the two additions is a **residual connection**, and $s$ `(B, T, C)` is the **residual
-# stream**. It begins as the token's row in a table, `wte` `(V, C)`, plus the position's row in
-# another, `wpe` `(N, C)`, for $N$ positions. At its end comes a last layer norm, `ln_f`. Then each
-# of the $V$ bytes gets a score: the product of the stream with that byte's row in the *same* table.
+# Each addition is a **residual connection**, and $s$ `(B, T, C)` is the **residual stream**. It
+# begins as the token's row in a table, `wte` `(V, C)`, plus the position's row in another, `wpe`
+# `(N, C)`, for $N$ positions. After a last layer norm, `ln_f`, each of the $V$ bytes gets a score:
+# the product of the stream with the row of this byte in the *same* table `wte`.
 
 # %%
-def read(s):
-    """stream (B, T, C) -> scores (B, T, V)"""
+def read(s):                                              # (B, T, C) -> scores (B, T, V)
     return trunk.ln_f.forward(s)[0] @ lm.wte.weight.data.T
 
 
@@ -85,14 +89,13 @@ print(f"nats a byte, by our lines: {nats(gpt2(x)):.4f}, by the library: {whole:.
 # %% [markdown]
 # ## What runs through
 #
-# The stream has the same shape everywhere. So we can ask, after each part, what the model would say
-# if it ended there: we `read` the stream early. `minifpt.trace` records every operation while the
-# library runs.
-#
-# The text stands in the line at the bottom. Each row is read after one more part, and shows the
-# likeliest next byte.
+# The stream has the same shape everywhere. So after each part we can ask: if the model ended here,
+# what would it say? We `read` the stream early. (`minifpt.trace` records every operation while the
+# library runs.) The text stands in the line at the bottom. Each row is read after one more part,
+# and shows the likeliest next byte.
 
 # %%
+# Not to be read: the stream after each part, and its picture.
 with minifpt.trace(lm) as t:
     lm.logits(x)
 NAMES = [f"h.{i}.{part}" for i in range(trunk.config.n_layer) for part in ("attn", "mlp")]
@@ -118,11 +121,11 @@ picture(fig)
 print("nats a byte, read after each part:", [round(nats(read(s)), 2) for s in stages])
 
 # %% [markdown]
-# **This is the picture to keep.** At the start the model repeats its input, because a byte is most
-# like itself: in the first row stands the bottom line, shifted by one byte. It is so sure of that
-# wrong guess that it has 12.74 nats, more than a model that knows nothing. The loss falls from part
-# to part, though single guesses get lost on the way. No part replaces what was there; each adds to
-# it:
+# **This is the picture to keep.** At the start the model repeats its input, because in the product
+# with the table a byte is most like itself. In the first row you find the bottom line, shifted by
+# one byte. The model is so sure of this wrong guess that it has 12.74 nats, more than a model that
+# knows nothing. From part to part the loss falls, though single guesses get lost on the way. No
+# part replaces what was there. Each adds to it:
 #
 # $$ s_{\text{end}} = s_{\text{tables}} + \text{attn}_0(\cdot) + \text{mlp}_0(\cdot) + \dots +
 #    \text{mlp}_5(\cdot) $$
@@ -134,8 +137,7 @@ print("nats a byte, read after each part:", [round(nats(read(s)), 2) for s in st
 guess = ...                                               # 0 to 12
 
 # %%
-def loss_without(names):
-    """The loss of our text when the stream runs past some parts, ["h.0.attn"]"""
+def loss_without(names):                                  # runs past some parts, ["h.0.attn"]
     s = stages[0]
     for i, block in enumerate(trunk.h):
         for name, norm, part in (("attn", block.ln_1, block.attn), ("mlp", block.ln_2, block.mlp)):
@@ -146,25 +148,27 @@ def loss_without(names):
 
 loss_cut = {name: loss_without([name]) for name in NAMES}
 reveal(guess, sum(loss < whole + 0.1 for loss in loss_cut.values()), "of 12")
-bars(loss_cut, "One part cut, the other eleven as they were (dotted: whole)", "nats a byte",
-     digits=2, levels=[whole], height=0.25)
+bars(loss_cut, "One part cut: only the first blocks are missed", "nats a byte", digits=2,
+     levels=[whole], notes=["nothing cut"], height=0.25)
 
 # %% [markdown]
-# Most parts can be spared, one at a time. Those of the first block cannot, and the feed-forward
-# parts of the next two blocks are missed, too. (One model, one text.)
+# A chain would break with any link. But this is a sum of thirteen terms, and
+# later parts still read all the others. So the model can spare most parts, one at a time. It cannot
+# spare those of the first block, on which all others build, and it misses the feed-forward parts of
+# the next two. (One model, one text.)
 #
 # ## The way back
 #
 # On the way back the sum is a fork. $s$ reaches the output on two paths, through the part and past
-# it, and the chain rule adds over paths. We write $f^\top$ for the backward pass of $f$ (no
-# transposed matrix): it turns the gradient of $f$'s output into that of its input. With $ds'$ `(B,
-# T, C)` arriving from above,
+# it, and the chain rule adds over paths. We write $f^\top$ for the backward pass of $f$: it turns
+# the gradient of $f$'s output into that of its input. With $ds'$ `(B, T, C)` arriving from above,
 #
 # $$ du = ds' + \text{ln}_2^\top\,\text{mlp}^\top ds' \qquad\qquad
 #    ds = du + \text{ln}_1^\top\,\text{attn}^\top du $$
 #
-# So $ds$ contains $ds'$ itself, unchanged, whatever the parts do. The library goes through the
-# blocks in this way, the last one first. (`last` is for lesson 7.)
+# So $ds$ contains $ds'$ itself, unchanged, whatever the parts do: the gradient has a straight way
+# back through all blocks. The library goes through them in this way, the last one first. (`last` is
+# for lesson 7.)
 
 # %%
 show(Block.backward)
@@ -185,8 +189,7 @@ class Forgetful(Block):
         return self.ln_1.backward(self.attn.backward(du, cache["attn"]), cache["ln_1"])
 
 
-def wrong_gradients(kind):
-    """The names of the wrong gradients of a small block, not at its starting values"""
+def wrong_gradients(kind):                                # of a small block, by name
     rng = np.random.default_rng(0)
     block = kind(LayerNorm(8), Attention(8, 2), LayerNorm(8), MLP(8))
     for p in block.parameters():
@@ -196,39 +199,52 @@ def wrong_gradients(kind):
 
 
 reveal(guess, len(wrong_gradients(Forgetful)), "of 13")
-print("wrong:", wrong_gradients(Forgetful), "and in the library's:", wrong_gradients(Block))
+print("wrong:", *wrong_gradients(Forgetful), "and in the library's:", *wrong_gradients(Block))
 
 # %% [markdown]
-# A block can hand a wrong gradient down while all of its own are right, because these need $ds'$
-# and $du$ alone. A check of its parameters never sees this: check $dx$ as well.
+# Not 13: the gradients of a block's own parameters need $ds'$ and $du$ alone, and these are right.
+# Only what the block hands down to the next one is wrong. A check of the parameters never sees
+# this: check $dx$ as well.
 #
-# ## A language model, on your own file
+# ## Your own functions write text
 #
-# Write `gelu` and `gelu_backward` in `mine.py`. A small GPT-2, 2 blocks and 48 channels, then
-# reads the ends of five novels, which ship with minifpt.
+# Write `gelu` and `gelu_backward` in `mine.py`. **GELU** is $x$ times the probability that a normal
+# random number is below $x$, approximated by $y = \frac x2 (1 + t)$ with $t =
+# \tanh\!\big(\sqrt{2/\pi}\,(x + 0.044715\, x^3)\big)$. The product rule and $\tanh' = 1 - \tanh^2$
+# give
+#
+# $$ dx = dy \cdot \Big( \frac{1 + t}{2} + \frac{x}{2}\,(1 - t^2)\,
+#    \sqrt{2/\pi}\,\big(1 + 3 \cdot 0.044715\,x^2\big) \Big) $$
+
+#
+# (`minifpt.new("mine.py", lesson=6)` in a cell appends the stubs.) Now you have all that GPT-2
+# runs, except for the look-ups in its tables. First your functions train a small GPT-2 of 2 blocks
+# and 48 channels on the ends of five novels, and let it write. Then they run the large model.
 
 # %%
-GPT2_PARTS = [name + half for half in ("", "_backward") for name in (
-    "embedding", "positions", "layer_norm", "linear", "attention", "gelu", "unembedding",
-    "cross_entropy")]
+GPT2_PARTS = "gelu layer_norm linear attention positions cross_entropy embedding unembedding"
+GPT2_PARTS = [name + half for name in GPT2_PARTS.split() for half in ("", "_backward")]
 tiny = minifpt.GPT2Config(n_layer=2, n_head=2, n_embd=48, n_positions=32, vocab_size=256,
                           dropout=0.0, initializer_range=0.08)
 with written("mine.py", *GPT2_PARTS) as whose:
     small = minifpt.LanguageModel(tiny, seed=0)
     history = minifpt.train(small, minifpt.tasks.get("text", tokens=32), 200, batch_size=8,
                             lr=1e-2, seed=0, eval_every=25, test_examples=64)
-    ids = small.generate(letters.encode("The "), 28, temperature=0.7, seed=0)
-print("it writes:", letters.decode(ids).replace("\n", " "))
-curves({"": history["test_loss"]}, f"A language model learns (dotted: knows nothing)\n{whose}",
-       "step", "nats a byte, held out", history["step"], inks=[color.trained], level=np.log(256))
+    for name, model in (("small", small), ("large", lm)):
+        ids = model.generate(letters.encode("The "), 150, temperature=0.7, seed=0)
+        print(f"The {name} model writes: {letters.decode(ids)}\n")
+curves({"": history["test_loss"]}, f"A language model learns\n{whose}", "step",
+       "nats a byte, held out", history["step"], inks=[color.trained], level=np.log(256),
+       note="knows nothing")
 
 # %% [markdown]
-# (One run.)
+# (One run.) After 200 steps the small one knows letters and a few short words. The large one, on
+# the same functions, has read longer.
 #
 # ## Exercises
 #
-# **1.** The way back through a block: $u = s + a(s)$, $s' = u + m(u)$. You are given the backward
-# passes of $a$ and of $m$, layer norms included, as functions.
+# **1.** The way back through a block: $u = s + a(s)$, $s' = u + m(u)$. You get the backward passes
+# of $a$ and of $m$, layer norms included, as functions.
 
 # %%
 def block_backward(dy, a_backward, m_backward):
@@ -256,28 +272,42 @@ check("post_norm_backward", post_norm_backward)
 # %% [markdown]
 # ## Going further
 #
-# **The feed-forward part.** Its two linear layers are `c_fc` `(C, 4C)` and `c_proj` `(4C, C)`.
-# Between them stands an activation function, in GPT-2 **GELU**: $x$ times the probability that a
-# normal random number (of mean 0 and standard deviation 1) is below $x$, approximated with tanh.
-# With
-# $t = \tanh\!\big(\sqrt{2/\pi}\,(x + 0.044715\, x^3)\big)$,
+# **The same block in PyTorch.** This is what you would type at work. Each line is one of ours; the
+# way back is `loss.backward()`, because PyTorch has written down each operation as it ran. (A test
+# of minifpt runs these lines, and compares output and gradient with ours.)
 #
-# $$ y = \frac{x}{2}\,(1 + t), \qquad
-#    dx = dy \cdot \Big( \frac{1 + t}{2} + \frac{x}{2}\,(1 - t^2)\,
-#    \sqrt{2/\pi}\,\big(1 + 3 \cdot 0.044715\,x^2\big) \Big) $$
+# ```python
+# import torch
+# from torch import nn
 #
-# The derivative is the product rule with $\tanh' = 1 - \tanh^2$. Your own file has room for `gelu`,
-# and for `embedding` and `unembedding` ([lesson 10](10_tokens_and_vectors.ipynb)), each with its
-# backward pass.
 #
-# **Weights from elsewhere.** PyTorch's linear layers keep a weight as `(out, in)`, GPT-2's as `(in,
-# out)`. `attn.c_proj` is `(C, C)`: transposed, it loads without an error. So compare the *scores*
-# with those of the reference implementation, on the same input.
+# class TorchBlock(nn.Module):
+#     def __init__(self, C, H):
+#         super().__init__()
+#         self.H = H                                      # heads
+#         self.ln_1, self.ln_2 = nn.LayerNorm(C), nn.LayerNorm(C)
+#         self.c_attn = nn.Linear(C, 3 * C)               # queries, keys, values
+#         self.c_proj = nn.Linear(C, C)                   # joins the heads
+#         self.mlp = nn.Sequential(
+#             nn.Linear(C, 4 * C), nn.GELU(approximate="tanh"), nn.Linear(4 * C, C))
 #
-# **3.** *Open.* Which `k` parts can a model spare *together*? You are given a function that takes a
-# list of parts to cut and returns the loss. Each call runs the model, so do not try every set. The
-# check is not content with the `k` parts that are cheapest one by one. Then set `RUN` to `True`:
-# how many of its twelve parts can our model lose for half a nat?
+#     def forward(self, s):                               # the stream, (B, T, C)
+#         B, T, C = s.shape
+#         q, k, v = (part.view(B, T, self.H, C // self.H).transpose(1, 2)     # (B, H, T, D)
+#                    for part in self.c_attn(self.ln_1(s)).split(C, dim=-1))
+#         y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+#         s = s + self.c_proj(y.transpose(1, 2).reshape(B, T, C))
+#         return s + self.mlp(self.ln_2(s))
+# ```
+#
+# One thing differs. PyTorch's linear layers keep a weight as `(out, in)`, GPT-2's as `(in, out)`.
+# And `attn.c_proj` is `(C, C)`: if you forget to transpose it, it loads without an error. So
+# compare the *scores* with those of the reference implementation, on the same input.
+#
+# **3.** *Open.* Which `k` parts can a model spare *together*? You get a function that takes a list
+# of parts to cut and returns the loss. Each call runs the model, so do not try every set. The check
+# is not content with the `k` parts that are cheapest one by one. Then set `RUN` to `True`: how many
+# of its twelve parts can our model lose for half a nat?
 
 # %%
 def parts_to_spare(loss_without, n, k):
@@ -307,7 +337,7 @@ if RUN:
 # **The sentence to remember:** *Each part adds to what is there, so a gradient has a straight way
 # back.*
 #
-# **What we do not know yet.** Everything trained here. Lesson 0 froze nearly everything. What does
-# freezing leave, and what does it save?
+# **What we do not know yet.** Here we trained everything. Lesson 0 froze nearly everything. What
+# does freezing leave, and what does it save?
 #
 # **Next**: [lesson 7](07_freeze_masks.ipynb).

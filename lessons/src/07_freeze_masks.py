@@ -1,17 +1,17 @@
 # %% [markdown]
 # # 7. Freeze masks
 #
-# **A Frozen Pretrained Transformer trains about one per cent of its parameters. Does a step then
-# cost one per cent, and what does it save?**
+# **A Frozen Pretrained Transformer trains about one per cent of its parameters. Does a step of
+# training then cost one per cent? What does freezing save?**
 #
 # After this lesson you can
 #
 # - say for any mask which layers run on the way back, and which gradients they compute;
 # - predict the products of a step, and compare them with the clock;
-# - name the check that sees a way back which stops too early.
+# - name the check that notices a way back which stops too early.
 #
 # **What we know by now.** We have a whole GPT-2, forward and back. Its parts add to one residual
-# stream, so a gradient reaches the lowest of them, even where the blocks above are frozen.
+# stream, so a gradient finds its way down, even through frozen blocks.
 #
 # **The question:** What does freezing save?
 #
@@ -21,23 +21,28 @@
 # You need [lesson 6](06_gpt2_whole.ipynb).
 
 # %%
+# Not to be read: imports, and a picture of the whole model.
 from timeit import timeit
 
 import numpy as np
 
 import minifpt
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, curves, figure, picture, reveal, show
+from minifpt.exercises.lesson import color, curves, figure, model_map, picture, reveal, show
 from minifpt.exercises.track import written
+
+model_map("input layer", "positions", "norm", "output layer", gradient=True)
 
 # %% [markdown]
 # ## A mask
 #
-# The task is bit memory: five strings of bits come in, then one of them once more with half of its
-# bits hidden, and the model returns this string whole. (Lesson 8 looks inside.) The model is an
-# input layer, the shipped trunk, and an output layer. Each parameter belongs to a **group**, such
-# as *attn* or *ln*. A **freeze mask** says which parameters are **frozen**: training does not
-# change them. All others are **trained**. This is the paper's mask:
+# Why freeze at all? If you train fewer parameters, a step should cost less. We test that on bit
+# memory: five strings of bits go in, then one of them again with half of its bits hidden, and the
+# model returns the whole string. The model is an input layer, the trunk *language* of lesson 0, and
+# an output layer.
+#
+# Each parameter belongs to a **group**, such as *attn* or *ln*. A **freeze mask** says which
+# parameters stay as they are; we train all others. This is the paper's mask:
 
 # %%
 task = minifpt.tasks.get("bit-memory")
@@ -48,12 +53,12 @@ model.freeze(minifpt.FreezeMask.fpt())
 print(model.summary(task.tokens))
 
 # %% [markdown]
-# Positions that the task does not use never get a gradient, so the list counts only the 30 of 256
-# that it uses.
+# The task uses only 30 of 256 positions. The others never get a gradient, so the list leaves them
+# out.
 #
-# A mask can be written as text. `full` and `fpt` are names. After `only:` stand the groups and
-# parameters that are *trained*; `h.5.*` is all of block 5, and `h.3-5.*` would be blocks 3 to 5.
-# Here are five. (This list counts all 256 positions.)
+# You can write a mask as text. `full` and `fpt` are names. After `only:` stand the groups and the
+# parameters that we *train*; `h.5.*` is all of block 5. Here are five masks. (This list counts all
+# positions.)
 
 # %%
 masks = {"full": "full",
@@ -69,19 +74,17 @@ for mask in masks.values():
 # %% [markdown]
 # ## What is never computed
 #
-# Compare the third mask with the fourth. The third trains 128 numbers, the scales of the lowest
-# layer norm (`h.0.*` is block 0, `h.0-2.*` are blocks 0 to 2). The fourth trains all of the top
-# block, more than a thousand times as many. (Both train the output layer, too.) How many times as
-# long does a step take with the third mask as with the fourth? Beside the times, `minifpt.trace`
-# counts the operations that run on the way back.
+# Compare the third mask with the fourth. The third trains 128 parameters, the scales of the lowest
+# layer norm. The fourth trains the whole top block, more than a thousand times as many. (Both train
+# the output layer, too.) How many times as long does a step with the third mask take as one with
+# the fourth?
 
 # %%
 guess = ...                                               # below 1 if it is faster
 
 
 # %%
-def step():
-    """One forward and one backward pass of the model"""
+def step():                                               # forward and backward
     model.zero_grad()
     logits, cache = model.forward(x, train=True)
     model.backward(task.loss(logits, y)[1], cache)
@@ -103,29 +106,27 @@ for title, mask in masks.items():
         f"{calls.count(op):3} {op}" for op in ("linear", "layer_norm", "gelu", "attention")))
 
 # %% [markdown]
-# Fewer trained numbers, and the longer step. With the fourth mask only the top block and what is
-# above it run back: nothing below needs a gradient. But a frozen layer *above* a trained one must
-# run back, because the gradient has to get past it. With the third mask the scales at the bottom
-# are trained, and the whole trunk runs back.
+# Fewer trained parameters, and yet the longer step. Look at the counts beside the mask: the count
+# of parameters does not matter, but their place does. With the fourth mask nothing below the top
+# block needs a gradient, so nothing below it runs back. With the third, the scales at the bottom
+# wait for their gradient, and it has to get past every frozen layer *above* them.
 #
-# Now predict the cost. A linear layer with input $x$ `(N, I)` and weight $w$ `(I, O)` has three
-# products of $N \cdot I \cdot O$ multiplications each:
+# So we can predict the cost. A linear layer with input $x$ `(N, I)` and weight $w$ `(I, O)` has
+# three products of $N \cdot I \cdot O$ multiplications each:
 #
 # $$ y = x\,w + b, \qquad dx = dy\,w^\top, \qquad dw = x^\top dy $$
 #
-# The first is always computed. Number the layers from the bottom, $l = 0, 1, \dots$; then
+# We always compute the first. If we number the layers from the bottom, $l = 0, 1, \dots$, then
 #
-# $$ dw_l \text{ is wanted} \iff w_l \text{ is trained}, \qquad
-#    dx_l \text{ is wanted} \iff \text{something below } l \text{ is trained} $$
+# $$ \text{we need } dw_l \iff w_l \text{ is trained}, \qquad
+#    \text{we need } dx_l \iff \text{something below } l \text{ is trained} $$
 #
-# In the next cell `is_reached` says whether something below is trained. We count what these rules
-# say, and set the clock beside it.
+# We count what these rules say, and set the clock beside it.
 
 # %%
-def products(mask):
-    """The multiplications for y, dx and dw (3,), as shares of those for y"""
+def products(mask):                                       # y, dx, dw (3,), as shares of y's
     model.freeze(minifpt.FreezeMask.parse(mask))
-    total, is_reached = np.zeros(3), False
+    total, is_reached = np.zeros(3), False                # is something below trained?
     for _, p in model.named_parameters():                 # from the bottom
         if p.data.ndim == 2 and p.group != "pos":         # the weight of a linear layer
             total += p.data.size * np.array([1, is_reached, p.trainable])
@@ -141,21 +142,21 @@ for i, (name, ink) in enumerate({"y": color.grey, "dx": color.teal, "dw": color.
 ax.plot(range(len(masks)), parts[0].sum() * fastest / fastest[0], "o", color=color.ink,
         label="time, drawn so that full is right")
 ax.set_xticks(range(len(masks)), masks)
-ax.set(ylabel="forward passes", title="Products of the linear layers, predicted; time, measured")
+ax.set(ylabel="forward passes", title="Freezing saves dw; dx it saves only above the way back")
 ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
 picture(fig)
 print("as shares of full: products", (parts.sum(axis=1) / parts[0].sum()).round(2),
       "time", (fastest / fastest[0]).round(2))
 
 # %% [markdown]
-# **This is the picture to keep.** A full step has three products for each layer. FPT's mask saves
-# one third, the $dw$ of the frozen matrices. The other third, the $dx$, it cannot save, however few
-# numbers it trains. By the products, freezing saves two thirds at the very most. Time follows, but
-# not exactly: attention, GELU and layer norm are not in the bars. (A dot is the fastest of 16
-# rounds.)
+# **This is the picture to keep.** One per cent of the parameters, two thirds of the products. A
+# full step has three products for each layer. FPT's mask saves one of them, the $dw$ of the frozen
+# weights. It cannot save $dx$, however few parameters it trains, because the input layer waits at
+# the bottom. The time follows, but not exactly: attention, GELU and layer norm are not in the bars.
+# (A dot is the fastest of 16 rounds.)
 #
 # Before a step the library asks which block is the lowest that has to run back. From that block on
-# it keeps what the way back will read. Below it, it keeps nothing.
+# it keeps what the way back will read. Below, it keeps nothing.
 
 # %%
 show(minifpt.gpt2.Trunk.lowest_block)
@@ -163,10 +164,10 @@ show(minifpt.gpt2.Trunk.lowest_block)
 # %% [markdown]
 # ## Stopping too early
 #
-# Here the whole trunk is frozen; only the input layer and the output layer are trained, four
-# arrays. It is tempting to say: the trunk is frozen, so run it without keeping anything. (In other
-# libraries that is a `no_grad` around it.) We build a trunk with this mistake. Of the four trained
-# arrays, how many get a gradient?
+# Now the whole trunk is frozen, and we train only the input layer and the output layer, four
+# arrays. It is tempting to run a frozen trunk without keeping anything. (In other libraries that is
+# a `no_grad` around it.) We build a trunk with this mistake. How many of the four arrays get a
+# gradient?
 
 # %%
 guess = ...                                               # of 4
@@ -190,9 +191,10 @@ reveal(guess, sum(gradients.values()), "of 4")
 print("loss, every ten steps:", history["train_loss"].round(2), "gets a gradient:", gradients)
 
 # %% [markdown]
-# Nothing raised an error, and the loss falls, because the output layer learns. The input layer
-# stays at its random start. Two checks see it. After a step every trained parameter must have a
-# gradient. And `gradcheck` compares with the loss itself, on a model that is small enough:
+# The output layer gets its gradient, and the input layer waits below the trunk for one that never
+# comes. Nothing raises an error, and the loss falls, because the output layer learns. Two checks
+# notice it. After a step, every trained parameter must have a gradient. And `gradcheck` compares
+# with the loss itself, on a model that is small enough:
 
 # %%
 shape = minifpt.GPT2Config(3, 2, 8, n_positions=6, dropout=0.0, initializer_range=0.3)
@@ -204,34 +206,34 @@ for kind in (minifpt.GPT2, KeepsNothing):
           ", ".join(name for name, error in errors.items() if not error < 1e-6) or "none")
 
 # %% [markdown]
-# FPT trains about one per cent, and its step still computes two of
-# three products. It also saves memory, which we did not measure: the inputs of frozen matrices are
-# not stored, and Adam stores nothing for a frozen number. It does not save the way back: that ends
-# at the lowest layer that learns, and FPT trains the lowest.
+# So FPT trains about one per cent, and its step computes two of three products. It also saves
+# memory, which we did not measure: it need not store the inputs of frozen weights.
 #
 # ## A Frozen Pretrained Transformer, on your own file
 #
-# Write `last_tokens` and `last_tokens_backward` in `mine.py`: the answer is read at the last
-# tokens. The cache is `LastTokensCache(x.shape, n)`. Now the experiment of lesson 0 runs on your
-# functions: a frozen language model, and bit XOR.
+# Write `last_tokens` and `last_tokens_backward` in `mine.py`: we read the answer at the last
+# tokens. The cache is `LastTokensCache(x.shape, n)`. (`minifpt.new("mine.py", lesson=7)` in a cell
+# appends the stubs.) Then your functions run the experiment of lesson 0.
 
 # %%
-FPT_PARTS = [name + half for half in ("", "_backward") for name in (
-    "linear", "positions", "layer_norm", "attention", "gelu", "last_tokens", "cross_entropy")]
+FPT_PARTS = "last_tokens linear positions layer_norm attention gelu cross_entropy"
+FPT_PARTS = [name + half for name in FPT_PARTS.split() for half in ("", "_backward")]
 with written("mine.py", *FPT_PARTS) as whose:
     xor = minifpt.tasks.get("bit-xor")
     history = minifpt.train(minifpt.FPT.for_task(xor, "minigpt-language", dropout=0.0), xor, 300,
                             batch_size=8, lr=3e-3, eval_every=25)
 curves({"": 100 * history["test_accuracy"]}, f"A frozen language model learns XOR\n{whose}",
-       ylabel="bits right (%)", x=history["step"], inks=[color.language], level=50)
+       ylabel="bits right (%)", x=history["step"], inks=[color.language], level=50,
+       note="guessing")
 
 # %% [markdown]
 # (One run.)
 #
 # ## Exercises
 #
-# **1.** Some linear layers of the same size in a row, the lowest first; the input of the lowest is
-# data. Given which are trained, how many products does a whole step need, forward and back?
+# **1.** Some linear layers of the same size stand in a row, the lowest first; the input of the
+# lowest is data. You know which are trained. How many products does a whole step need, forward and
+# back?
 
 # %%
 def products_of_a_step(trained):
@@ -244,9 +246,10 @@ check("products_of_a_step", products_of_a_step)
 
 # %% [markdown]
 # **2.** An FPT over GPT-2 base has 12 blocks, 0 to 11. Write the text of a mask under which nothing
-# runs back below block `k`, and attention and feed-forward are frozen everywhere. All else is
-# trained. Without `only:` a text lists what is *frozen*, groups (`input`, `pos`, `ln`, `attn`,
-# `mlp`, `output`) and parameters (`h.0.ln_1.*`, `ln_f.*`). Either way will do.
+# runs back below block `k`, and attention and feed-forward are frozen everywhere. Train all else.
+# Without `only:` a text lists what is *frozen*, groups (`input`, `pos`, `ln`, `attn`, `mlp`,
+# `output`) and parameters (`h.0.ln_1.*`, `ln_f.*`; `h.0-2.*` are blocks 0 to 2). Either way will
+# do.
 
 # %%
 def freeze_below(k):
@@ -260,10 +263,10 @@ check("freeze_below", freeze_below)
 # %% [markdown]
 # ## Going further
 #
-# **A gradient of zero.** One way to freeze is to compute everything, and then to set the gradients
-# of what is frozen to zero. We do this from the fifth step on to attention and feed-forward, 48
-# arrays. Adam steps along a running mean of the gradients. How many arrays has step 5 changed all
-# the same?
+# **A gradient of zero.** You can also freeze like this: compute everything, then set the gradients
+# of what is frozen to zero. We do this to attention and feed-forward, 48 arrays, from the fifth
+# step on. Adam steps along a running mean of the gradients. How many of the arrays does step 5
+# change all the same?
 
 # %%
 guess = ...                                               # of 48
@@ -282,14 +285,14 @@ for i in range(5):
 reveal(guess, sum((p.data != old).any() for p, old in zip(zeroed, before, strict=True)), "of 48")
 
 # %% [markdown]
-# Adam keeps running means of each gradient ([lesson 12](12_optimisers.ipynb)), and they move what
-# was trained before. In the library a frozen parameter has no gradient, `None`, and the optimizer
-# leaves it alone.
+# Adam keeps running means of each gradient ([lesson 12](12_optimisers.ipynb)), and they go on
+# moving what we trained before. In the library a frozen parameter has no gradient, `None`, and the
+# optimizer leaves it alone.
 #
 # **3.** *Open.* You may train a given number of parameters, no more. Which? The output layer must
-# be among them, because it starts at random. The check tests only this, and that you use at least
-# half of the budget and stay within it. Then set `RUN` to `True`. Is a number better spent low or
-# high, on scales, on biases, on positions? Do you find the same with another seed?
+# be among them, because it starts at random. The check tests only this, and that you stay within
+# the budget and use at least half of it. Then set `RUN` to `True`. Do you spend a parameter better
+# low or high, on scales, on biases, on positions? Do you find the same with another seed?
 
 # %%
 def spend(sizes, budget):
@@ -315,7 +318,7 @@ if RUN:
 # gradient runs past, two thirds where none does.
 #
 # **The sentence to remember:** *The gradient runs back to the lowest trained layer, however few
-# numbers are trained; a frozen matrix on its way saves one product of three, that of its own
+# parameters we train; a frozen weight on its way saves one product of three, that of its own
 # gradient.*
 #
 # **What we do not know yet.** It works. But *how* does a frozen model find a string, and is it the

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 8. Bit XOR and bit memory, seen from inside
 #
-# **A frozen model is shown five strings of bits, then one of them again with half of it
+# **We show a frozen model five strings of bits, then one of them again with half of its bits
 # missing. It fills the gaps. Where does it look, and is that why it is right?**
 #
 # After this lesson you can
@@ -10,8 +10,8 @@
 # - put where a head looks in one number, and tell position from content;
 # - mute a head, and choose what to compare it with.
 #
-# **What we know by now.** A frozen trunk learns while its layer norms, positions and two thin
-# layers train. So do random weights of the right size. We know what each part computes, but not
+# **What we know by now.** A frozen trunk learns while we train its norms, its positions and two
+# thin layers, and so does a random one of the right size. We know what each part computes, but not
 # which part does the work.
 #
 # **The question:** Does looking matter?
@@ -22,6 +22,7 @@
 # You need lessons [0](00_a_language_model_learns_xor.ipynb) and [4](04_self_attention.ipynb).
 
 # %%
+# Not to be read: imports, and a picture of the whole model.
 from itertools import combinations
 
 import numpy as np
@@ -29,21 +30,23 @@ import numpy as np
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, curves, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import color, curves, figure, matrix, model_map, picture, reveal, show
+
+model_map("attention")
 
 # %% [markdown]
 # ## Which string is it?
 #
-# **Bit memory**: five strings of 40 bits come in, then one of them once more, with each bit
-# masked with probability one half. The model must return all of its bits. Here is one example.
-# Which string is the sixth one, 0 to 4?
+# **Bit memory**: five strings of 40 bits go in, then one of them once more, with each bit hidden
+# with probability one half. The model must return all of its bits. Here is one example. Which
+# string is the sixth one, 0 to 4?
 
 # %%
 task = minifpt.tasks.get("bit-memory", strings=5, bits=40, patch=10)
 x_one, y_one, which_one = task.sample(np.random.default_rng(2), 1)
 fig, (ax,) = figure(width=8, height=1.7)
 matrix(ax, x_one.reshape(6, 40),
-       "five strings and one of them again: -1 is blue, 1 is red, masked is white",
+       "five strings and one of them again: -1 is blue, 1 is red, hidden is white",
        rows=["0", "1", "2", "3", "4", "asked"], columns=[""] * 40, limit=1.8, digits=None)
 picture(fig)
 
@@ -54,21 +57,21 @@ guess = ...                                               # 0, 1, 2, 3 or 4
 reveal(guess, int(which_one[0]))
 
 # %% [markdown]
-# Ten bits make a token, so there are $6 \cdot 4 = 24$ tokens, and the answer is read at the last
-# four.
+# You compared the sixth row with each of the others. To the model, ten bits are a token. It has $6
+# \cdot 4 = 24$ tokens, and we read the answer at the last four.
 #
-# There are two ways to score without having found anything. To **copy and guess** is to copy the
+# You can score well without finding anything, in two ways. To **copy and guess** is to copy the
 # visible half and guess the rest: 75 % are right. To **copy and vote** is to let the five strings
-# vote on each masked bit. The vote is right when at least 2 of the 4 others agree with the asked
-# string, with probability
+# vote on each hidden bit. The asked string votes right, so the vote is right if at least 2 of the 4
+# others agree with it, with probability
 #
 # $$ 1 - \frac{1}{2^4}\left(\binom40 + \binom41\right) = \frac{11}{16} $$
 #
-# That makes 84 %. Only a model above this level has found the string.
+# That makes 84 %. Only above this level has a model found the string.
 #
-# We train two models that differ only in their frozen trunks. *Language* is lesson 0's *novels*.
-# *Matched random* is new: drawn at random, each array with the mean and the standard deviation of
-# the language trunk's. How many of the two end above the vote?
+# We train two models that differ only in their frozen trunks. One is *language*. The other is new,
+# *matched random*: its weights are random, and each array has the mean and the standard deviation
+# that it has in *language*. How many of the two end above the vote?
 
 # %%
 guess = ...                                               # of 2
@@ -90,19 +93,19 @@ def train(kind, steps=450, seed=0):
 models, right, steps = zip(*map(train, kinds.values()), strict=True)
 models, right = (dict(zip(kinds, each, strict=True)) for each in (models, right))
 reveal(guess, sum(values[-1] > vote for values in right.values()), "of 2")
-curves(right, f"bit memory (level line: copy and vote, {vote:.0f} %)", ylabel="bits right (%)",
-       x=steps[0], level=vote, ylim=(73, 101), inks=list(inks.values()))
+curves(right, "Both trunks find the string", ylabel="bits right (%)", x=steps[0], level=vote,
+       note="copy and vote", ylim=(73, 101), inks=list(inks.values()))
 
 # %% [markdown]
-# Both find the string, though *matched random* has never read a word. How sure the lead of
-# *language* is depends on the learning rate: it ends ahead with five seeds of five at 0.02, with
-# three of five at 0.06 (`python -m studies.inside rates`).
+# Matched random has never read a word, and it finds the string, too. What the two trunks share is
+# the size of each array. (Is *language* better? That depends on the learning rate: with five seeds
+# it is ahead five times at 0.02, and three times at 0.06, see `python -m studies.inside rates`.)
 #
 # ## Where does it look?
 #
-# Now from inside. The trunk has 6 blocks with 4 heads each, and `minifpt.trace` collects the map
-# $A$ of lesson 4 from all of them. For each head: of all the attention that the four asked tokens
-# give to the five strings, which share goes to the right one?
+# The trunk has 6 blocks with 4 heads each, and `minifpt.trace` collects the map $A$ of lesson 4
+# from all of them. The four asked tokens attend to the five strings. For each head we ask: what
+# share of this attention goes to the right string?
 
 # %%
 x, y, which = task.sample(np.random.default_rng(6), 64)
@@ -126,13 +129,14 @@ for ax, (name, share) in zip(axes, shares.items(), strict=True):
 picture(fig)
 
 # %% [markdown]
-# Equal shares would be 0.20. Before training no head looks much at the right string; afterwards
-# heads of the first block do. Their weights are frozen: what they read has changed.
+# A head that does not care would give the right string a fifth, 0.20. Before training no head looks
+# much at it; afterwards heads of the first block do. Their weights are frozen. So what has changed
+# is what they read.
 #
-# Do they go by *what* the string looks like, or did they learn positions? We take the same examples
-# and rotate the five strings, so that the right one comes first, then second, and so on. What
-# happens to the attention of *language*'s head with the largest share: does it `"stay"` or `"move
-# along"`?
+# Do they go by *what* the string looks like, or did they learn where it stands? We take the same
+# examples and rotate the five strings, so that the right one comes first, then second, and so on.
+# We take the head of *language* with the largest share. What does its attention do: `"stay"` or
+# `"move along"`?
 
 # %%
 guess = ...
@@ -154,19 +158,20 @@ matrix(ax, moved, f"share of block {block}, head {head}", "string", "the right o
 picture(fig)
 
 # %% [markdown]
-# It moves along: the string is found by content. (One model, 64 examples.)
+# It moves along. A head that goes by place looks at one column in each row. So it finds the
+# string by its content. (One model, 64 examples.)
 #
 # ## Is it these heads that do it?
 #
-# A share says where a head looks, not what that is good for. So we change the model while it runs:
-# `minifpt.trace(model, change={layer: function})` replaces the output of a layer. To **mute** a
-# head is to set all its probabilities to 0, so that it brings nothing.
+# You have seen where a head looks. You have not seen what that is good for. To find out, we change
+# the model while it runs: `minifpt.trace(model, change={layer: function})` replaces the output of a
+# layer. To **mute** a head is to set all its shares to 0, so that it brings nothing.
 #
-# But compare with what? To mute heads of other blocks would be no fair control: block 0 is the
-# first to read the input, so its heads may matter more, whatever they look at. So we mute *two* of
-# block 0's four heads each time, and change only which two. If looking is what counts, then the
-# more a pair looks at the right string, the more it must cost to mute it. Of the language trunk's
-# six pairs, how many cost more than five points?
+# But what do we compare with? If we muted heads of other blocks, more than the looking would
+# differ: block 0 is the first to read the input, so its heads may matter more, whatever they look
+# at. A convincing control changes one thing only. So we mute *two* of block 0's four heads each
+# time, and change only which two. If looking counts, the pairs that look at the right string most
+# must cost most. Of the six pairs of *language*, how many cost more than five points?
 
 # %%
 guess = ...                                               # of 6
@@ -183,32 +188,39 @@ def accuracy(model, *heads):
 
 
 pairs = list(combinations(range(4), 2))
+whole = {name: accuracy(model) for name, model in models.items()}
+without = {name: np.array([accuracy(model, *heads) for heads in pairs])
+           for name, model in models.items()}
+reveal(guess, int((whole["language"] - without["language"] > 5).sum()), "of 6")
+
+# %%
+# Not to be read: a picture.
 fig, axes = figure(2, width=3.9, height=3.3, sharey=True)
-for ax, (name, model) in zip(axes, models.items(), strict=True):
-    share, whole = shares[name][0], accuracy(model)       # block 0: (4,)
-    without = np.array([accuracy(model, *heads) for heads in pairs])
-    if name == "language":
-        reveal(guess, int((whole - without > 5).sum()), "of 6")
-    ax.plot([share[[i, j]].mean() for i, j in pairs], without, "o", color=inks[name])
-    ax.axhline(whole, color=color.ink, linewidth=1)
-    ax.axhline(75, color=color.ink, linestyle=":", linewidth=1)
-    ax.set(title=f"{name}: two heads of block 0 mute\n(line: none, dotted: copy and guess)",
-           xlabel="share on the right string, mean of the two", xlim=(0.2, 0.75),
+for ax, name in zip(axes, models, strict=True):
+    ax.plot([shares[name][0][[i, j]].mean() for i, j in pairs], without[name], "o",
+            color=inks[name])
+    for level, note in ((whole[name], "none mute"), (75, "copy and guess")):
+        ax.axhline(level, color=color.grey, linestyle=":")
+        ax.text(0.98, level, note, fontsize=8.5, va="top", ha="right",
+                transform=ax.get_yaxis_transform())
+    ax.set(title=f"{name}: two heads of block 0 mute", xlim=(0.2, 0.75),
+           xlabel="share on the right string, mean of the two",
            ylabel="bits right (%)" if name == "language" else "")
 picture(fig)
 
 # %% [markdown]
 # **This is the picture to keep.** The more the two heads look at the right string, the more it
-# costs to mute them. In the language trunk, without the pair that looks there most, the model is
-# down near copy and guess. The pair that looks there least costs little, though it is in the same
-# block. In *matched random* more heads share the work. (One run each.)
+# costs to mute them. If every head did an equal part, all six pairs would cost the same. In
+# *language*, without the pair that looks there most, the model is down near copy and guess. The
+# pair that looks there least costs little, though it stands in the same block. In *matched random*
+# more heads share the work. (One run each.)
 #
-# So looking matters, here: the heads that look at the right string carry the answer. The frozen
+# So here looking matters: the heads that look at the right string carry the answer. The frozen
 # weights could already move and compare, and training brought that out. Nothing that we measured
 # needs language. But in the paper, whose GPT-2 is six times as wide, random weights fail at bit
 # memory. (A likely reason is in `docs/results/why.md`.)
 #
-# These are the lines of the library between which `mute` stood: it changed `probabilities`.
+# This is where `mute` stood: it changed `probabilities`.
 
 # %%
 show(F.attention, lines=("scores = q", "y = dropped"))
@@ -231,9 +243,9 @@ check("copy_share", copy_share)
 
 
 # %% [markdown]
-# **2.** To mute a head is rough: the next layers have never seen zeros there. A gentler way is to
-# put the head's mean output in place of its output: for each of its channels the mean over all
-# examples and tokens. Then nothing is lost but what depends on the example. Write it for one head.
+# **2.** Muting is rough: the next layers have never seen zeros there. A gentler way replaces a
+# head's output by its mean: for each of its channels the mean over all examples and tokens. That
+# removes only what differs between examples and tokens. Write it for one head.
 
 # %%
 def say_the_mean(y, head, n_head):
@@ -248,8 +260,8 @@ check("say_the_mean", say_the_mean)
 # %% [markdown]
 # ## Going further
 #
-# **XOR: a map that misleads.** In bit XOR two strings of five bits come in, tokens 0 to 4 and 5 to
-# 9, and the answer is read at tokens 5 to 9. Token $5 + i$ needs the bit at token $i$, five tokens
+# **XOR: a map that misleads.** In bit XOR two strings of five bits go in, tokens 0 to 4 and 5 to 9,
+# and we read the answer at tokens 5 to 9. Token $5 + i$ needs the bit at token $i$, five tokens
 # back. Here are the 24 heads of a model that has learned it: how much each looks five back, and
 # what it costs to mute it.
 
@@ -269,27 +281,26 @@ for i, j in np.ndindex(6, 4):
     with minifpt.trace(model, change={f"trunk.h.{i}.attn.softmax": mute}):
         cost[i, j] -= 100 * xor.accuracy(model.predict(x_xor), y_xor)
 fig, axes = figure(2, width=3.2, height=2.9)
-matrix(axes[0], back, "share on the token five back", "head", "block")
+matrix(axes[0], back, "share on the token five back", "head", "block", limit=1)
 matrix(axes[1], cost, "points lost when it is mute", "head", "block", signed=True, digits=0)
 picture(fig)
 
 # %% [markdown]
-# With five seeds (`python -m studies.inside looks`) the look five back is always needed: when no
-# head may look there, 54 to 63 % of the bits are right. But the head that looks there *most* is the
-# one that is missed most with only three seeds of five; here it is another one.
+# With five seeds (`python -m studies.inside looks`) the model always needs the look five back: if
+# no head may look there, it gets 54 to 63 % of the bits right. But the head that looks there *most*
+# is the one that the model misses most with only three seeds of five; here it is another one.
 #
 # **Who multiplies?** Write the bits as ±1. Then XOR is the product $a\,b$, up to its sign, and no
 # weighted sum of $a$ and $b$ gives it. With all other bits fixed, any number inside the model has
-# four values, one for each $(a, b)$, which fix four numbers: it is $m + \alpha a + \beta b +
+# four values, one for each $(a, b)$, which fix four coefficients: it is $m + \alpha a + \beta b +
 # \gamma\, a b$. We take $\gamma\,ab$ out of the output of all attention layers, or of all
-# feed-forward layers, in the language trunk, in lesson 0's `random` ("as in the paper"), and in
-# *matched random*:
+# feed-forward layers, in *language*, in lesson 0's *random*, and in *matched random*:
 
 # %%
 # python -m studies.inside xor: five seeds, each (nothing, attention, feed-forward)
 WITHOUT_PRODUCT = {
     "language": [(98, 82, 62), (99, 95, 52), (99, 83, 56), (100, 94, 55), (100, 100, 49)],
-    "as in the paper": [
+    "random": [
         (100, 100, 42), (100, 100, 57), (100, 100, 46), (100, 100, 50), (100, 100, 49)],
     "matched random": [
         (100, 100, 47), (100, 100, 50), (100, 100, 50), (100, 100, 52), (100, 100, 48)],
@@ -300,9 +311,9 @@ for name, rows in WITHOUT_PRODUCT.items():
 
 # %% [markdown]
 # Without the products of the feed-forward layers every trunk is near guessing. With random weights
-# the work is cleanly divided: **attention carries the bit, and the feed-forward layers multiply.**
-# Their nonlinear function acts on sums of $a$ and $b$, and what comes out has a part with the
-# product, as in $(a + b)^2 = a^2 + 2ab + b^2$.
+# the two divide the work cleanly: **attention carries the bit, and the feed-forward layers
+# multiply.** Their nonlinear function acts on sums of $a$ and $b$, and what comes out has a part
+# with the product, as in $(a + b)^2 = a^2 + 2ab + b^2$.
 #
 # **3.** *Open.* Language or size? Make several runs of two kinds of trunk, and ask whether the
 # difference is larger than the spread. First a measure. Then set `RUN` to `True` and choose your
@@ -330,9 +341,9 @@ if RUN:
 # **The sentence to remember:** *A picture of attention is a hypothesis, and muting the head is the
 # test.*
 #
-# **What we do not know yet.** Two trunks stood beside each other here with one run each. How sure
-# is such a difference? ([Lesson 19](19_which_part_does_it.ipynb), a side road, follows a value from
-# head to head.)
+# **What we do not know yet.** We compared two trunks with one run each. How sure is such a
+# difference? ([Lesson 19](19_which_part_does_it.ipynb), a side road, follows a value from head to
+# head.)
 #
 # **Next** on the spine: [lesson 13](13_transfer.ipynb). A side road: [lesson
 # 9](09_pictures_as_tokens.ipynb) gives the same trunk pictures, cut into tokens.

@@ -329,9 +329,9 @@ check("adamw_step", adamw_step)
 # %% [markdown]
 # ## Going further
 #
-# **One rate for both.** Two frozen trunks on bit memory, with Adam: one read novels, the other is
-# random. One seed for each of the rates below, 2,000 steps, judged on **validation** draws, which
-# are not those of the test. At 3e-3, how many points are the novels ahead?
+# **One rate for both.** Two frozen trunks on bit memory, with Adam: one is *language*, the other
+# *random*. One seed for each of the rates below, 2,000 steps, judged on **validation** draws, which
+# are not those of the test. At 3e-3, how many points is *language* ahead?
 
 # %%
 guess = ...
@@ -348,9 +348,9 @@ MEMORY_TESTS = {                                          # five seeds, each at 
     "language": (98.93, 99.14, 99.09, 98.93, 97.85),
     "random": (99.80, 99.75, 99.69, 99.64, 99.66),
 }
-novels, random = MEMORY_SWEEP.values()
-reveal(guess, novels[1] - random[1], "points")
-curves({"novels": novels, "random": random}, "bit memory, one seed", "learning rate",
+language, random = MEMORY_SWEEP.values()
+reveal(guess, language[1] - random[1], "points")
+curves({"language": language, "random": random}, "bit memory, one seed", "learning rate",
        "bits right (%)", x=MEMORY_RATES, log="x", styles=("o-", "s--"),
        inks=(color.language, color.random))
 for name, values in MEMORY_TESTS.items():

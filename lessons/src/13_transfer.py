@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 13. How sure is a difference?
 #
-# **One model is ahead of another on five runs each. Is it better, or was it luck?**
+# **One model is ahead of another, on five runs each. Is it better, or was it lucky?**
 #
 # After this lesson you can
 #
@@ -9,9 +9,9 @@
 # - put an interval around a difference, and say what it leaves out;
 # - spot a result that luck alone would give.
 #
-# **What we know by now.** In [lesson 8](08_inside_bit_xor_and_bit_memory.ipynb) (not needed here) a
-# learning rate or a seed could turn a comparison round. We had one run of each **arm**, as the
-# models that are compared are called.
+# **What we know by now.** In [lesson 8](08_inside_bit_xor_and_bit_memory.ipynb) the order of two
+# models changed with the learning rate. We had one run of each; in a comparison, the models are its
+# **arms**.
 #
 # **The question:** How sure is a difference?
 #
@@ -22,6 +22,7 @@
 # [2](02_softmax_and_cross_entropy.ipynb).
 
 # %%
+# Not to be read: imports, and a picture of the whole model.
 import numpy as np
 from scipy import stats
 from tqdm import tqdm
@@ -29,35 +30,37 @@ from tqdm import tqdm
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import bars, curves, reveal, show
+from minifpt.exercises.lesson import bars, curves, model_map, reveal, show
 from minifpt.tasks.images import patches
+
+model_map("input layer", "norm", "attention", "feed-forward", "output layer")
 
 # %% [markdown]
 # ## Is the teacher worth having?
 #
-# Somebody has trained a transformer, the **teacher**, to tell the printed digits 0 to 4 apart, with
-# 2,000 labelled images. Your task is another one: tell 5 to 9 apart, with 200 labels. The test
-# images come from fonts that no training sees. You can train
+# Somebody has trained a transformer, the **teacher**, to tell the printed digits 0 to 4 apart, on
+# 2,000 images. You want to tell 5 to 9 apart, with 200 labels. The test images come from new fonts.
+# What do you train?
 #
 # - *from scratch*: a new transformer, all of it;
 # - *fine-tuned*: the teacher, all of it;
 # - *FPT*: the teacher with attention and feed-forward frozen, as in lesson 0;
-# - *probe on pixels*: no transformer at all. A **probe** is a linear classifier: scores
-#   $S = f\,W + b$ of 784 pixels $f$, with lesson 2's gradient, $dS$ = what it believes minus what
-#   is true.
+# - *probe on pixels*: no transformer at all. A **probe** is a linear classifier: scores $S = f\,W +
+#   b$
+#   of 784 pixels $f$. Lesson 2 has its gradient.
 #
-# Ten seeds each; the seed also chooses the 200 labels. Each transformer's learning rate is the best
-# of three, chosen on the test, which favours the transformers. Guessing is right for 20 % of the
-# images. What per cent does the probe on pixels get right? (It has 300 steps of all 200 images, the
-# transformers 150 steps of 16.)
+# Each arm sees 2,400 images, each label twelve times in the mean: the transformers in 150 steps of
+# 16, the probe in 12 steps of all 200. Each has ten seeds; the seed also chooses the 200 labels. We
+# chose each transformer's learning rate as the best of three *on the test*, which favours the
+# transformers. Guessing gets 20 % right. What does the probe get?
 
 # %%
 guess = ...                                               # per cent
 
 
 # %%
-class Some(minifpt.tasks.Classification):
-    """A task with these examples"""
+# Not to be read: the data, and the training of the four arms.
+class Some(minifpt.tasks.Classification):                 # a task with these examples
 
     name, input_dim, tokens, output_dim, output_tokens, classes = "some", 49, 16, 5, 1, 5
 
@@ -69,8 +72,8 @@ class Some(minifpt.tasks.Classification):
         return self.x[chosen], self.y[chosen]
 
 
+# Images x (n, 16, 49), in patches of 7 x 7 pixels; y (n, 1), 0 for digit low
 def labelled(seed, n, low, high, split="train"):
-    """A task of n images x (n, 16, 49), in patches of 7 x 7 pixels; y (n, 1), 0 for digit low"""
     rng = np.random.default_rng(seed)
     images, digit = minifpt.tasks.Digits().images(rng, 3 * n, split)
     chosen = np.flatnonzero((digit >= low) & (digit <= high))[:n]
@@ -92,8 +95,7 @@ source, test = labelled(0, 2000, 0, 4), labelled(1, 1000, 5, 9, "test")
 learned = dict(train(fresh(0), source, 3e-3, seed=0, steps=500).named_parameters())
 
 
-def transformer(way, seed):
-    """Test accuracy in per cent"""
+def transformer(way, seed):                               # -> right on the test (%)
     model = fresh(seed)
     for name, p in model.named_parameters():
         if way != "from scratch" and not name.startswith("output"):
@@ -103,8 +105,7 @@ def transformer(way, seed):
     return 100 * test.accuracy(model.predict(test.x), test.y)
 
 
-def probe(seed, steps=300):
-    """The same for a probe on pixels, by gradient descent on all labels at once"""
+def probe(seed, steps=12):
     task, W, b = labelled(10 + seed, 200, 5, 9), np.zeros((784, 5)), np.zeros(5)
     f, f_test = task.x.reshape(-1, 784), test.x.reshape(-1, 784)
     for _ in range(steps):
@@ -119,37 +120,38 @@ arms = {way: np.array([transformer(way, seed) for seed in tqdm(range(10), desc=w
 arms["probe on pixels"] = np.array([probe(seed) for seed in range(10)])
 show(F.cross_entropy_backward)
 reveal(guess, float(arms["probe on pixels"].mean()), "%")
-bars(arms, "Each dot is a run, each bar a mean", "right on the test (%)", xlim=(0, 109))
+bars(arms, "The simplest model is ahead: each dot is a run", "right on the test (%)", xlim=(0, 109))
+print("first five seeds:", *(f"{way}: {arms[way][:5].round().astype(int)}"
+                             for way in ("fine-tuned", "FPT")))
 
 # %% [markdown]
-# The simplest model is ahead of every transformer. A claim that pretraining helps needs two
-# controls: the same model without the teacher (it is behind, so the teacher taught something),
-# and the simplest model on the raw input (nobody needs the teacher here).
+# A model without a hidden layer cannot win? It is ahead of every transformer, though it has seen no
+# more images. So a claim that pretraining helps needs two controls: the same model without the
+# teacher, and the simplest model on the raw input. Here the second shows that nobody needs the
+# teacher.
 #
-# Now look at *fine-tuned* and *FPT*. Suppose that we had stopped after the first five seeds. Is
-# *fine-tuned* better: `"yes"` or `"cannot say"`?
+# Now look at *fine-tuned* and *FPT*, at their first five seeds, printed above. Suppose that we had
+# stopped there. Is one of them better: `"yes"` or `"cannot say"`?
 
 # %%
 guess = ...
 
 # %% [markdown]
-# The **spread** $s$ of an arm is the standard deviation of its runs, with $n - 1$ instead of $n$
-# under the root (`ddof=1`). Let $u$ and $v$ be two runs' deviations from the true mean. They are
-# independent, so $uv$ is 0 on average, and of $(u \pm v)^2 = u^2 \pm 2uv + v^2$ the squares are
-# left. So **the variances of sums and of differences add up.** Two lines follow, for the mean of
-# $n$ runs and for the difference of two such means:
+# The **spread** $s$ of an arm is the standard deviation of its runs,
+# with $n - 1$ instead of $n$ under the root (`ddof=1`). Let $u$ and $v$ be two runs' deviations
+# from the true mean. They are independent, so $uv$ is 0 on average, and of $(u \pm v)^2 = u^2 \pm
+# 2uv + v^2$ only the squares are left. So **the variances of sums and of differences add up.** Two
+# formulas follow, for the mean of $n$ runs and for the difference of two such means:
 #
 # $$ \text{spread of a mean} = \frac1n \sqrt{s^2 + \dots + s^2} = \frac{s}{\sqrt n}, \qquad
 #    e = \sqrt{\frac{s_a^2}{n} + \frac{s_b^2}{n}} $$
 #
-# The first is the **standard error** of a mean, and $e$ that of a difference. Of a normal
-# distribution 95 % lie within $1.96\,e$. But we have only measured $s$, on few runs, and often too
-# small. So 1.96 becomes a larger number $t$, from Student's distribution for $n - 1$ **degrees of
-# freedom**: the fewer runs, the larger $t$. The **interval** is
+# The first is the **standard error** of a mean, and $e$ is that of a difference. Of a normal
+# distribution, 95 % lie within $1.96\,e$. But we measured $s$ on few runs, often too small. So a
+# larger number $t$ replaces 1.96, from Student's distribution for $n - 1$ **degrees of freedom**:
+# the fewer runs, the larger $t$. The **interval** is
 #
 # $$ (\bar a - \bar b) \pm t\,e $$
-#
-# with the arms' means $\bar a$ and $\bar b$.
 
 # %%
 def interval(a, b, t=None):
@@ -161,7 +163,8 @@ def interval(a, b, t=None):
     return difference - t * error, difference + t * error
 
 
-reveal(guess, "yes" if interval(arms["fine-tuned"][:5], arms["FPT"][:5])[0] > 0 else "cannot say")
+low, high = interval(arms["fine-tuned"][:5], arms["FPT"][:5])
+reveal(guess, "cannot say" if low < 0 < high else "yes")
 PAIRS = ("fine-tuned", "FPT"), ("fine-tuned", "from scratch"), ("probe on pixels", "fine-tuned")
 for n in (5, 10):
     print(f"{n} seeds, t = {stats.t.ppf(0.975, n - 1):.2f}:")
@@ -169,12 +172,12 @@ for n in (5, 10):
         print("  {} - {}: {:.1f} to {:.1f}".format(a, b, *interval(arms[a][:n], arms[b][:n])))
 
 # %% [markdown]
-# Where an interval holds 0 we cannot say which arm is ahead. That is not "there is no difference".
-# Twice the seeds make the intervals much shorter.
+# If the interval contains 0, we cannot tell which arm is better. That does not mean that they are
+# equal: with ten seeds instead of five the intervals are much shorter.
 #
-# Does it keep its promise? Make up 4,000 studies of which we know the truth. Many pictures have
-# bars of one standard error, $t = 1$. With five seeds in each arm, how many per cent of such bars
-# hold the true difference?
+# Does the interval keep its promise? We make up 4,000 studies of which we know the truth. Many
+# pictures have bars of one standard error, $t = 1$. With five seeds in each arm, how many per cent
+# of such bars contain the true difference?
 
 # %%
 guess = ...                                               # per cent
@@ -194,18 +197,19 @@ def covered(t):
 lines = {"Student's t": covered(None), "1.96 for t": covered(1.96),
          "one standard error": covered(1.0)}
 reveal(guess, lines["one standard error"][1], "%")
-curves(lines, "How often an interval holds the truth (dotted: 95 %)", "seeds in each arm",
-       "of 4,000 studies (%)", SEEDS, styles=("o-", "s--", "^-."), level=95, ylim=(40, 101),
-       xticks=SEEDS)
+curves(lines, "Only Student's t keeps its promise", "seeds in each arm",
+       "interval holds the truth (% of studies)", SEEDS, styles=("o-", "s--", "^-."), level=95,
+       note="promised: 95 %", ylim=(40, 101), xticks=SEEDS)
 
 # %% [markdown]
-# Bars of one standard error leave the truth out in a third of the studies. With few seeds 1.96
-# promises too much. Student's $t$ keeps its promise. (It even lies above 95 %: the spread comes
-# from $2n$ runs, but we looked $t$ up for $n$.)
+# Did you say 68, as for a normal distribution? It is even less, because $s$ comes from five runs
+# only. A third of the studies miss the truth. With few seeds 1.96 promises too much as well.
+# Student's $t$ keeps its promise. (It lies above 95 %: we looked $t$ up for $n$ runs, and have
+# $2n$.)
 #
 # ## Broken on purpose: the best of five
 #
-# Two arms that are *the same*. For ours we report the best of five seeds, for the other one the
+# Now two arms that are *the same*. For ours we report the best of five seeds, for the other one the
 # mean of five. By how many spreads $s$ are we ahead on average?
 
 # %%
@@ -218,14 +222,15 @@ reveal(guess, float(lead.mean()))
 print(f"ahead in {100 * (lead > 0).mean():.0f} % of the studies")
 
 # %% [markdown]
-# Choosing a learning rate, a step to stop at or a seed by the *test* is the same mistake. (So our
-# transformers had this advantage above, and still lost.) Choose on validation examples.
+# Not 0: the best of five draws lies above the mean in nearly every study. If you choose a learning
+# rate, a step to stop at or a seed by the *test*, you make
+# the same mistake. (Our transformers had this advantage above, and still lost.) Choose on
+# validation examples.
 #
 # ## What the interval leaves out
 #
 # The probe starts from zeros and sees all labels at each step. Suppose that all ten runs had had
-# the *same* 200 labels, and only the seed had changed. How large would the spread of the probe
-# have been, in points?
+# the *same* 200 labels, and other seeds. What would the spread of the probe have been, in points?
 
 # %%
 guess = ...
@@ -235,12 +240,13 @@ reveal(guess, round(float(np.std([probe(0) for seed in range(10)], ddof=1)), 9))
 print(f"with ten choices of labels: {arms['probe on pixels'].std(ddof=1):.1f} points")
 
 # %% [markdown]
-# An interval over seeds alone would have had no width, and would have been wrong about other
-# labels: it covers only what was varied.
+# Nothing in the probe depends on the seed but the labels. So an interval over seeds alone would
+# have no width: it covers only what we varied.
 #
-# What we *can* say: on these digits, with 200 labels, a linear classifier beats a fine-tuned
-# teacher of this size. Ten seeds, labels drawn anew for each, give an interval above 0. That says
-# nothing of other teachers or more labels.
+# What we *can* say: on these digits, with 200 labels and 2,400 images seen, a linear classifier
+# beats a fine-tuned teacher of this size. Ten seeds, each with its own labels, give an interval
+# above 0. That
+# says nothing about other teachers.
 #
 # ## Exercises
 #
@@ -259,9 +265,9 @@ check("ranges_apart", ranges_apart)
 
 
 # %% [markdown]
-# **2.** The interval, for arms with different numbers of runs and any confidence, such as 0.9. Take
-# one degree of freedom less than the smaller number of runs. (`scipy.stats.t.ppf(q, df)` is the
-# value below which the share `q` lies.)
+# **2.** Write the interval for arms with different numbers of runs and any confidence, such as 0.9.
+# Take one degree of freedom less than the smaller number of runs. (`scipy.stats.t.ppf(q, df)` is
+# the value below which the share `q` lies.)
 
 # %%
 def difference_interval(a, b, confidence):
@@ -280,7 +286,7 @@ check("difference_interval", difference_interval)
 # such values lie above $d - 0.84\,e$. So four of five studies find it if $d = (1.96 + 0.84)\,e$,
 # with $e^2 = 2 s^2 / n$. Write $n$, the smallest whole number that is enough by this formula. Then
 # set `RUN` to `True`, look at four runs of two arms, compute $n$, and run them with *fresh* seeds:
-# the four runs made you choose the question, so they count no more.
+# the four runs made you choose the question, so they no longer count.
 
 # %%
 def seeds_needed(difference, spread):
@@ -302,8 +308,8 @@ if RUN:
 # **The picture to keep:** how often an interval holds the true difference, against the number of
 # seeds: bars of one standard error miss it in a third of the studies.
 #
-# **The sentence to remember:** *An error bar of five runs must be wide to hold the true mean, and
-# it covers only what was varied.*
+# **The sentence to remember:** *An error bar of five runs must be wide to contain the true mean,
+# and it covers only what we varied.*
 #
 # **What we do not know yet.** The largest difference of this course still has no reason: frozen
 # random weights find a string. What in them does it?

@@ -18,7 +18,6 @@
 
 # %%
 import tempfile
-from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
@@ -28,7 +27,6 @@ from minifpt import functional as F
 from minifpt import trunks
 from minifpt.exercises import check
 from minifpt.exercises.lesson import bars, color, curves, figure, picture, reveal, show
-from minifpt.experiments import compare
 
 # %% [markdown]
 # ## The ladder
@@ -38,18 +36,18 @@ from minifpt.experiments import compare
 #
 # | trunk | what it has |
 # |---|---|
-# | *random, too small* | numbers with GPT-2's standard deviation, 0.02 |
+# | *small random* | numbers with GPT-2's standard deviation, 0.02 |
 # | *random, rescaled* | numbers as large as GPT-2's *relative to the width*, $0.55 / \sqrt C$ |
 # | *matched random* | for each array the mean and standard deviation of the last trunk's |
-# | *pretrained on novels* | what the weights are after reading |
+# | *language* | what the weights are after reading |
 #
-# (*Too small* is lesson 0's `random@gpt2`. *Rescaled* is its `random`, but with the last matrix of
+# (*Small random* is lesson 0's. *Random, rescaled* is its *random*, but with the last matrix of
 # each part divided by $\sqrt{12}$, as GPT-2's.)
 #
 # And four tasks: bit XOR, bit memory, printed digits with 200 labels, and *typos*, where bytes of a
 # novel's page were replaced and the model says which. Each trunk has the best of several learning
 # rates, and five seeds. That took hours, so the numbers come with the lesson. On how many tasks is
-# each run of *pretrained on novels* above each run of all three others?
+# each run of *language* above each run of all three others?
 
 # %%
 guess = ...                                               # of 4
@@ -62,27 +60,27 @@ guess = ...                                               # of 4
 # minifpt compare typos --steps 600 --seeds 5 --rates 3e-3 1e-2 3e-2 --models ...
 #     minigpt-language statistics:minigpt-language random@0.55 random@gpt2
 LADDER = {
-    "bit XOR": {"random, too small": (100.0, 100.0, 86.7, 100.0, 100.0),
+    "bit XOR": {"small random": (100.0, 100.0, 86.7, 100.0, 100.0),
                 "random, rescaled": (100.0, 100.0, 100.0, 100.0, 100.0),
                 "matched random": (100.0, 100.0, 100.0, 100.0, 100.0),
-                "pretrained on novels": (100.0, 100.0, 100.0, 100.0, 100.0)},
-    "bit memory": {"random, too small": (77.7, 88.6, 79.5, 78.6, 82.5),
+                "language": (100.0, 100.0, 100.0, 100.0, 100.0)},
+    "bit memory": {"small random": (77.7, 88.6, 79.5, 78.6, 82.5),
                    "random, rescaled": (99.6, 99.4, 99.6, 99.3, 99.3),
                    "matched random": (99.8, 99.7, 99.7, 99.6, 99.6),
-                   "pretrained on novels": (98.9, 99.1, 99.1, 98.9, 97.9)},
-    "few labels": {"random, too small": (46.4, 51.5, 39.7, 57.8, 55.3),
+                   "language": (98.9, 99.1, 99.1, 98.9, 97.9)},
+    "few labels": {"small random": (46.4, 51.5, 39.7, 57.8, 55.3),
                    "random, rescaled": (77.1, 75.0, 76.5, 76.0, 74.4),
                    "matched random": (76.5, 76.0, 76.1, 74.1, 76.8),
-                   "pretrained on novels": (70.7, 63.7, 76.0, 69.8, 72.1)},
-    "typos": {"random, too small": (50.3, 49.6, 51.5, 50.2, 50.3),
+                   "language": (70.7, 63.7, 76.0, 69.8, 72.1)},
+    "typos": {"small random": (50.3, 49.6, 51.5, 50.2, 50.3),
               "random, rescaled": (50.9, 49.7, 50.8, 50.3, 49.6),
               "matched random": (50.4, 50.5, 50.7, 50.4, 50.8),
-              "pretrained on novels": (61.2, 60.3, 60.2, 59.8, 60.5)},
+              "language": (61.2, 60.3, 60.2, 59.8, 60.5)},
 }
-inks = {"random, too small": color.small, "random, rescaled": color.ink,
-        "matched random": color.statistics, "pretrained on novels": color.language}
-first = [task for task, runs in LADDER.items() if min(runs["pretrained on novels"]) > max(
-    max(values) for trunk, values in runs.items() if trunk != "pretrained on novels")]
+inks = {"small random": color.small, "random, rescaled": color.ink,
+        "matched random": color.statistics, "language": color.language}
+first = [task for task, runs in LADDER.items() if min(runs["language"]) > max(
+    max(values) for trunk, values in runs.items() if trunk != "language")]
 reveal(guess, len(first))
 fig, axes = figure(4, width=2.1, height=2.3)
 for ax, (task, runs), guessing in zip(axes, LADDER.items(), (50, 75, 10, 50), strict=True):
@@ -90,7 +88,7 @@ for ax, (task, runs), guessing in zip(axes, LADDER.items(), (50, 75, 10, 50), st
     for i, (trunk, mark) in enumerate(zip(inks, "v^so", strict=True)):
         ax.plot(i + np.linspace(-0.2, 0.2, 5), runs[trunk], mark, color=inks[trunk], markersize=4)
     ax.set(title=task, ylim=(0, 105), ylabel="right (%)")
-    ax.set_xticks(range(4), ["too small", "rescaled", "matched", "novels"], rotation=45)
+    ax.set_xticks(range(4), ["small", "rescaled", "matched", "language"], rotation=45)
 picture(fig)
 print("dotted: guessing; on bit memory, copy and guess")
 for task, runs in LADDER.items():
@@ -98,7 +96,7 @@ for task, runs in LADDER.items():
 
 # %% [markdown]
 # On the typos alone. (On few labels it is even behind *matched random*, by less than lesson 13's
-# interval.) On bit memory the great leap is from *too small* to *rescaled*, and both have read
+# interval.) On bit memory the great leap is from *small random* to *rescaled*, and both have read
 # nothing: what looked like the effect of reading is the effect of size. Why does size matter, when
 # layer norm sets the size of what each block reads?
 #
@@ -178,10 +176,10 @@ curves({f"after {150 * (i + 1)} steps": [[by_size[r][seed][i] for r in sizes]
 #
 # ## Which part?
 #
-# Now the other way round. *Matched random* works, *random, too small* does not. We swap parts
+# Now the other way round. *Matched random* works, *small random* does not. We swap parts
 # between them: if a part is **enough**, a trunk that is too small but for this part works; if it is
 # **needed**, a matched one without it fails. Two blocks of each, two seeds. What does *matched
-# random, attention too small* get, in per cent?
+# random, attention small* get, in per cent?
 
 # %%
 guess = ...                                               # a percentage
@@ -189,14 +187,14 @@ guess = ...                                               # a percentage
 # %%
 show(trunks.mix)
 STATISTICS = "statistics:minigpt-language"
-parts = {"random, too small": "random@gpt2",
-         "too small, feed-forward matched": f"random@gpt2+mlp={STATISTICS}",
-         "too small, block 0's attention matched": f"random@gpt2+h.0.attn.*={STATISTICS}",
-         "matched random, attention too small": f"{STATISTICS}+attn=random@gpt2",
-         "matched random": STATISTICS, "pretrained on novels": "minigpt-language"}
+parts = {"small random": "random@gpt2",
+         "small random, feed-forward matched": f"random@gpt2+mlp={STATISTICS}",
+         "small random, block 0's attention matched": f"random@gpt2+h.0.attn.*={STATISTICS}",
+         "matched random, attention small": f"{STATISTICS}+attn=random@gpt2",
+         "matched random": STATISTICS, "language": "minigpt-language"}
 swaps = {name: [train(kind, seed, blocks=2)[-1] for seed in range(2)]
          for name, kind in tqdm(parts.items(), desc="parts")}
-reveal(guess, np.mean(swaps["matched random, attention too small"]), "%")
+reveal(guess, np.mean(swaps["matched random, attention small"]), "%")
 bars(swaps, "which part? (dotted: copy and guess, copy and vote)", "bits right (%)",
      color.frozen, levels=(75, VOTE), width=5, xlim=(0, 109))
 
@@ -257,16 +255,16 @@ for name, surprise in (("the language model", by_model), ("pairs of letters", by
 reveal(guess, right["the language model"], "%")
 for name, value in right.items():
     print(f"{name:20} {value:.1f} %")
-print(f"FPT on novels        {np.mean(LADDER['typos']['pretrained on novels']):.1f} %")
+print(f"FPT on language      {np.mean(LADDER['typos']['language']):.1f} %")
 
 # %% [markdown]
 # About as much as the trained FPT: the answer lay in the weights. But the simplest control of all,
 # a *table of pairs* that counts which byte follows which, is about as good. What reading gave to
 # this model is worth little more here than pairs of letters.
 #
-# **What we can say:** on bit memory the gap between novels and small random weights is size, and
-# one frozen random block of the right size is enough (at the paper's own size, too, with five of
-# five seeds: `docs/results/scale.md`). All this is for narrow trunks and few tasks. Nothing here
+# **What we can say:** on bit memory the gap between *language* and small random weights is size,
+# and one frozen random block of the right size is enough (at the paper's own size, too, with five
+# of five seeds: `docs/results/scale.md`). All this is for narrow trunks and few tasks. Nothing here
 # was run on GPT-2's own weights.
 #
 # ## Exercises
@@ -325,8 +323,8 @@ RUN = False                                               # True: trains, with a
 if RUN:
     models = ["random:1x4x128@1.41", "random:1x4x128@2.8"]
     with tempfile.TemporaryDirectory() as folder:
-        print(compare.compare(Path(folder), ["bit-memory"], models, range(2), rates=(1e-2, 3e-2),
-                              task_options={"bits": 20, "patch": 10}, options={"steps": 300}))
+        print(minifpt.compare("bit-memory", models, seeds=2, rates=(1e-2, 3e-2), steps=300,
+                              bits=20, patch=10, out=folder))
 
 # %% [markdown]
 # **Next**: [lesson 15](15_memory_without_attention.ipynb): what a network without attention can

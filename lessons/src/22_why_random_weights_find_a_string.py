@@ -1,19 +1,19 @@
 # %% [markdown]
 # # 22. Why can random weights find a string?
 #
-# **A frozen head with random weights finds one string among five. What in it looks for likeness,
-# and what does training have to do?**
+# **A frozen head with random weights finds one string among five. What in it compares? And what
+# does training have to do?**
 #
 # After this lesson you can
 #
 # - write what a head looks for as one matrix, and prove which part of it finds likeness;
 # - turn keys away from queries, and take that ability away;
-# - start the trained part where it learns fastest;
+# - start the input layer where it learns fastest;
 # - answer the question of the course.
 #
 # **What we know by now.** Random weights of the right size learn bit XOR (lesson
-# [0](00_a_language_model_learns_xor.ipynb)) and find the string of bit memory (lesson
-# [8](08_inside_bit_xor_and_bit_memory.ipynb)).
+# [0](00_a_language_model_learns_xor.ipynb)) and find the string of bit memory
+# ([8](08_inside_bit_xor_and_bit_memory.ipynb)).
 #
 # **The question:** Why can random weights find a string?
 #
@@ -23,22 +23,25 @@
 # You need lessons [4](04_self_attention.ipynb) and [8](08_inside_bit_xor_and_bit_memory.ipynb).
 
 # %%
+# Not to be read: imports, and a picture of the whole model.
 import numpy as np
 from tqdm import tqdm
 
 import minifpt
-from minifpt.exercises import check
+from minifpt.exercises import check, lesson
 from minifpt.exercises.lesson import bars, color, curves, figure, matrix, picture, reveal, show
 from minifpt.trunks import forms
+
+lesson.model_map("attention", "input layer")
 
 # %% [markdown]
 # ## What a head looks for
 #
 # A head makes a query from token $x$ and a key from token $z$, both `(C,)`, with its frozen weights
-# $W_q$ and $W_k$, both `(C, D)`. The score is their product. (We leave out the factor $1/\sqrt D$
-# and the biases.) Put the two weights together, and the score needs one matrix, the head's **form**
-# $M$ `(C, C)`. Any square matrix is the sum of a **symmetric** part $S$ and an **antisymmetric**
-# part $A$ (here no scores and no map):
+# $W_q$ and $W_k$, both `(C, D)`. Their product is the score. (We leave out $1/\sqrt D$ and the
+# biases.) So the score needs one matrix only, the head's **form** $M$ `(C,
+# C)`. Any square matrix is the sum of a **symmetric** part $S$ and an **antisymmetric** part $A$
+# (here no scores and no map):
 #
 # $$ \text{score}(x, z) = (x\,W_q)\,(z\,W_k)^\top = x\,M\,z^\top, \qquad
 #    M = \underbrace{\tfrac12 (M + M^\top)}_{S\, =\, S^\top} +
@@ -58,9 +61,9 @@ for ax, values, title in zip(axes, (M, S, A), titles, strict=True):
 picture(fig)
 
 # %% [markdown]
-# To find a string by its likeness, a token must score high with a token like itself. Draw 1,000
-# random tokens and let each score with itself, by $S$ alone and by $A$ alone. How large is the
-# largest score by $A$?
+# To find a string, a token must score high with a token like itself. So we draw 1,000 random tokens
+# and let each score with itself, by $S$ alone and by $A$ alone. How large is the largest score by
+# $A$?
 
 # %%
 guess = ...                                               # a number
@@ -72,20 +75,21 @@ reveal(guess, float(np.abs(by_A).max().round(9)))
 print(f"by S: from {by_S.min():.1f} to {by_S.max():.1f}")
 
 # %% [markdown]
-# The proof is two lines. A number is its own transpose, and $A^\top = -A$:
+# $A$ holds numbers as large as $S$, and gives no token a score with itself. A number is its own
+# transpose, and $A^\top = -A$:
 #
 # $$ x\,A\,x^\top = (x\,A\,x^\top)^\top = x\,A^\top x^\top = -\,x\,A\,x^\top
 #    \quad\Rightarrow\quad x\,A\,x^\top = 0 $$
 #
-# **Only by the symmetric part can a token find itself.** A symmetric matrix has $C$
+# **Only through the symmetric part can a token find itself.** A symmetric matrix has $C$
 # **eigendirections** at right angles: unit vectors $u_j$ `(C,)` with $u_j S = \lambda_j u_j$. The
-# **eigenvalue** $\lambda_j$ is what $u_j$ scores with itself. Where it is positive the head looks
+# **eigenvalue** $\lambda_j$ is the score of $u_j$ with itself: where it is positive, the head looks
 # for likeness, where it is negative, away from it.
 #
 # ## One switch
 #
-# In a random head queries and keys have nothing to do with each other. We relate them by an angle
-# $a$: draw $W_q$ and one more random matrix $Z$, and let
+# In a random head queries and keys are unrelated. We relate them by an angle $a$: draw $W_q$ and
+# one more random matrix $Z$, and let
 #
 # $$ W_k = \cos(a)\,W_q + \sin(a)\,Z $$
 #
@@ -114,22 +118,23 @@ axes[0].set_ylabel("eigenvalue")
 picture(fig)
 
 # %% [markdown]
-# Half of a random head's directions are positive. At 180° none is left. Are they needed? The task
-# is bit memory with 20 bits in a token, where copying what is seen and guessing the rest gets 75 %.
-# Four arms, five seeds each, differ in the form of one frozen head:
+# Half of a random head's directions are positive, at 180° none. Are they needed? The task is bit
+# memory with 20 bits in a token; copy and guess gets 75 %. Four arms, five seeds each, differ only
+# in the form of one frozen head:
 #
 # - *likeness*: 0°, no direction negative;
 # - *as drawn*: 90°;
 # - *unlikeness*: 180°, no direction positive;
 # - *antisymmetric*: $S = 0$.
 #
-# How many of the four are above 95 % in the mean, after 200 steps?
+# How many are above 95 % in the mean, after 200 steps?
 
 # %%
 guess = ...                                               # of 4
 
 
 # %%
+# Not to be read: training four arms.
 task = minifpt.tasks.get("bit-memory", bits=100, patch=20)
 
 
@@ -151,21 +156,22 @@ for (name, seed), model in tqdm(models.items(), desc="four arms, five seeds"):
     right[name].append(100 * history["test_accuracy"])
 ends = {name: np.array(runs)[:, -1] for name, runs in right.items()}
 reveal(guess, sum(end.mean() > 95 for end in ends.values()))
-curves(right, "Bit memory: only the frozen form differs (dotted: copy and guess)",
-       ylabel="bits right (%)", x=history["step"], styles=("o-", "s--", "^-", "v--"), level=75,
+curves(right, "No positive directions, no string", ylabel="bits right (%)", x=history["step"],
+       styles=("o-", "s--", "^-", "v--"), level=75, note="copy and guess",
        inks=(color.teal, color.random, color.ink, color.ochre))
 print(*(f"{name}: {end.min():.1f} to {end.max():.1f} %" for name, end in ends.items()), sep="\n")
 
 # %% [markdown]
-# Likeness solves the task, and so does a random head. Without positive directions the block does
-# not, not even in 20,000 steps (`docs/results/why.md`).
+# Half of the directions are enough: a random head solves the task as well as one made for likeness.
+# Without positive directions training does not get there, not even in 20,000 steps
+# (`docs/results/why.md`).
 #
 # ## What training has to do
 #
 # The head is frozen, so training must change the tokens. A token of bits $b$ `(n,)` comes in
 # through the trained **input layer** $W$ `(n, C)` as $x = b\,W$. The right string has the bits that
-# the query has seen, so to find it $x$ must score high with itself. Written in eigendirections,
-# where $x u_j$ is the part of $x$ along $u_j$:
+# the query has seen, so $x$ must score high with itself. In eigendirections, where $x u_j$ is the
+# part of $x$ along $u_j$:
 #
 # $$ x\,M\,x^\top = x\,S\,x^\top = \sum_j \lambda_j\, (x u_j)^2, \qquad
 #    \text{gradient for } x:\; 2\,x\,S $$
@@ -173,9 +179,9 @@ print(*(f"{name}: {end.min():.1f} to {end.max():.1f} %" for name, end in ends.it
 # A small step uphill, $x + 2 \eta\,x S$, multiplies each part $x u_j$ by $1 + 2 \eta \lambda_j$.
 # **Positive directions grow, negative ones shrink.**
 #
-# That is gradient ascent on one score. Our models train with Adam, on the loss, with other
-# parts. Before training half of $W$'s squared length lies in positive directions of the random
-# head. How many per cent after the 200 steps of *as drawn*?
+# That is gradient ascent on one score. Do our models do it, trained with Adam on the loss?
+# Before training, half of $W$'s squared length lies in positive directions. How many per cent after
+# the 200 steps of *as drawn*?
 
 # %%
 guess = ...                                               # per cent
@@ -195,14 +201,14 @@ print("before:", *(f"{in_positive(make(90, seed)):.0f} %" for seed in range(5)),
       "  after:", *(f"{share:.0f} %" for share in after))
 
 # %% [markdown]
-# Training has turned the input layer into the directions in which the frozen head already looks for
-# likeness.
+# The head did not learn to compare. Training turned the input layer into the directions in which it
+# compares.
 #
 # ## A better start
 #
-# So we can start there. `start="aligned"` turns the *trained* input layer into the $n$ directions
-# with the largest eigenvalues. No frozen number changes. At 120° a random start needs about 1,600
-# steps to 95 %. How many does an aligned one need, tested every 25 steps?
+# So we can begin there. `start="aligned"` turns the *trained* input layer into the $n$ directions
+# with the largest eigenvalues. At 120° a random start needs about 1,600 steps to 95 %. How many
+# does an aligned one need, tested every 25 steps?
 
 # %%
 guess = ...
@@ -233,18 +239,20 @@ ax.legend(loc="upper left")
 picture(fig)
 
 # %% [markdown]
-# **This is the picture to keep**, from longer runs, two or three seeds a point. With 1,500 steps
-# the block "can" at 115° and "cannot" at 120°. It needs longer, or a better start. (At 60° and 75°
-# an aligned start is slower: see `docs/results/why.md`.)
+# **This is the picture to keep**, from longer runs, two or three seeds each. At 120° 44 of 128
+# directions are left. A random start takes long to find them, an aligned one begins there. And "it
+# cannot" may mean "not yet": with 1,500 steps the block "can" at 115° and "cannot" at 120°. (At 60°
+# and 75° an aligned start is slower.)
 #
 # ## The course's question
 #
 # *What does a frozen transformer already have, and what must be learned?*
 #
-# - *It has ways to compare and to combine.* Half of a random head's directions look for likeness;
-#   feed-forward layers make products, from which XOR is made (lesson 8).
-# - *The way in and the way out must be learned*: the output layer, for bit memory the input layer,
-#   for bit XOR positions or layer norms (`docs/results/whole.md`).
+# - *It has ways to compare and to combine.* Half of a random head's directions look for likeness,
+#   and
+#   feed-forward layers make the products for XOR (lesson 8).
+# - *It must learn a way in and a way out*: the output layer, for bit memory the input layer, for
+#   bit XOR positions or norms (`docs/results/whole.md`).
 # - *Was it the reading?* Not for bits, as far as we can tell.
 #
 # ## Exercises
@@ -280,8 +288,8 @@ check("aligned", aligned)
 # **Predict the time.** With many tiny steps each part $x u_j$ grows as $e^{\lambda_j t}$, in a
 # suitable unit of time $t$. If tokens start alike in all directions, their score with themselves
 # grows as $\sum_j \lambda_j e^{2 \lambda_j t}$. We divide the eigenvalues by their length, and call
-# the time at which this sum reaches 1 the **growth time**. One number, the steps in a unit of time,
-# is taken from 105° and 120°:
+# the time at which this sum reaches 1 the **growth time**. We fit one number, the steps in a unit
+# of time, at 105° and 120°:
 
 # %%
 def growth_time(values):
@@ -299,7 +307,7 @@ for angle, time in growth.items():
 
 # %% [markdown]
 # All others come out within a third. (A straight line through two points of the picture does as
-# well up to 130°, so this is no test of the derivation.)
+# well up to 130°, so this does not test the derivation.)
 #
 # **3.** *Open.* Write the growth time to three digits. Then choose angles and seeds, write your
 # prediction down, set `RUN` to `True`, and say by how much you were wrong.
@@ -328,7 +336,8 @@ if RUN:
 
 # %%
 shipped = {"random, rescaled": "random@0.55", "matched random": "statistics:minigpt-language",
-           "novels": "minigpt-language", "digits": "minigpt-images", "bit memory": "minigpt-bits"}
+           "language": "minigpt-language", "digits": "minigpt-images",
+           "bit memory": "minigpt-bits"}
 bars({name: minifpt.heads(minifpt.trunks.get(model, seed=0)).trace.ravel()
       for name, model in shipped.items()}, "Which heads look for likeness?",
      "trace of the form: the mean, and each head",
@@ -345,8 +354,8 @@ bars({name: minifpt.heads(minifpt.trunks.get(model, seed=0)).trace.ravel()
 # **The sentence to remember:** *A frozen head finds by likeness only in directions in which a
 # vector's score with itself is positive, and training turns the input layer into such directions.*
 #
-# **What we do not know yet.** Bit XOR asks for two *places*, not for likeness, and is solved at
-# every angle from 30° to 180° (`docs/results/why.md`). And all this is one task, with one block.
+# **What we do not know yet.** Bit XOR asks for two *places*, not for likeness, and models solve it
+# at every angle from 30° to 180° (`docs/results/why.md`). And all this is one task, with one block.
 #
-# **Next**: this was the last of the eleven lessons of the spine. The side roads are on [the
+# **Next**: this was the last of the twelve lessons of the spine. The side roads are on [the
 # map](README.md).

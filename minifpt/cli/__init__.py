@@ -53,8 +53,8 @@ def main(argv=None):
             warnings.simplefilter("ignore", RuntimeWarning)     # Diverged tells more
             _, unknown = parser(argv).parse_known_args(argv, args)
             if unknown:
-                near = suggestion(unknown[0].partition("=")[0], args.parser._option_string_actions)
-                args.parser.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
+                args.parser.error(f"unrecognized arguments: {' '.join(unknown)}"
+                                  + advice(args.parser, argv, unknown[0]))
             status = args.run(args) or 0
             sys.stdout.flush()
             return status
@@ -87,6 +87,19 @@ def main(argv=None):
               "or takes or returns something else than it should; --traceback shows where",
               file=sys.stderr)
         return 2
+
+
+def advice(parser, argv, word):
+    """Return what is said of a word that a command does not know: the option that is nearest, or
+    what the option before it takes."""
+    flags, flag = parser._option_string_actions, None
+    for before, text in zip(argv, argv[1:], strict=False):
+        flag = name if (name := before.partition("=")[0]) in flags else flag
+        is_value = before in flags and flags[before].nargs != 0
+        if text == word and flag and not is_value and not word.startswith("-"):
+            number = "no" if flags[flag].nargs == 0 else "one"
+            return f": {flag} takes {number} value: {flags[flag].help}"
+    return suggestion(word.partition("=")[0], flags)
 
 
 def resuming(args, argv):

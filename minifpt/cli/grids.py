@@ -4,9 +4,8 @@ from pathlib import Path
 
 from ..experiments import compare as experiments
 from ..experiments import reproduce as paper
-from ..experiments.tables import Arm
+from ..experiments.tables import AXES
 from ..tasks import optional, task_class
-from ..trunks.forms import STARTS
 from . import options as shared
 from .formatting import print_rows
 from .options import option, takes
@@ -28,14 +27,8 @@ def executor_of(address):
 @takes(
     shared.TASKS,
     option("--models", nargs="+", metavar="MODEL",
-           help=f"trunks to compare (default: {shared.DEFAULT_MODEL} random)"),
-    option("--freeze", nargs="+", metavar="MASK", help=(
-        "masks of frozen parts, each with every trunk, as 'train' takes them (default: fpt)")),
-    option("--adapt", nargs="+", metavar="ADAPTER", help=(
-        "adapters, each with every trunk: lora:rank=4, bitfit or none (default: none)")),
-    option("--start", nargs="+", choices=["drawn", *STARTS], metavar="START",
-           help="starts of the input layer, each with every trunk: drawn, aligned, opposed "
-                "(default: drawn)"),
+           help=f"trunks to compare (default: {' '.join(experiments.MODELS)})"),
+    *(option(f"--{name}", nargs="+", **axis["option"]) for name, axis in AXES.items()),
     option("--seeds", type=int, default=5, help="number of seeds (default: 5)"),
     option("--first-seed", type=int, default=0, metavar="SEED",
            help="lowest seed (default: 0)"),
@@ -43,7 +36,7 @@ def executor_of(address):
         "learning rates of a sweep for each trunk (default: none)")),
     option("--all-rates", action="store_true",
            help="run each of --rates with each seed (default: each trunk chooses one)"),
-    option("--choices", type=int, default=experiments.VALIDATION_SEEDS, metavar="SEEDS",
+    option("--choices", type=int, metavar="SEEDS",
            help="validation seeds used to choose the learning rate "
                 f"(default: {experiments.VALIDATION_SEEDS})"),
     shared.WHERE,
@@ -53,26 +46,18 @@ def executor_of(address):
     shared.FORCE,
     epilog=shared.KINDS)
 def compare(args):
-    if args.rates and args.lr is not None:
-        raise ValueError("compare: expected --lr or --rates, not both")
-    if args.choices != experiments.VALIDATION_SEEDS and (args.all_rates or not args.rates):
-        raise ValueError("compare: --choices is for --rates, among which it chooses")
-    for name in shared.task_names(args) if args.rates and not args.all_rates else ():
+    names = shared.task_names(args)
+    for name in names if args.rates and not args.all_rates else ():
         kind = task_class(name)
         if isinstance(kind, type) and "validation" not in optional(kind, "splits"):
             print(f"{name} has no split 'validation': its learning rates are chosen on training "
                   "examples")
-    arms = [Arm(model, mask, adapt=None if adapter == "none" else adapter,
-                start=None if start == "drawn" else start)
-            for model in args.models or [shared.DEFAULT_MODEL, "random"]
-            for mask in args.freeze or ["fpt"] for adapter in args.adapt or ["none"]
-            for start in args.start or ["drawn"]]
-    text = experiments.compare(
-        args.out, shared.task_names(args), arms,
-        range(args.first_seed, args.first_seed + args.seeds),
+    text = str(experiments.compare(
+        names, args.models or experiments.MODELS, seeds=args.seeds, first_seed=args.first_seed,
         rates=args.rates or (), all_rates=args.all_rates, choices=args.choices, jobs=args.jobs,
-        executor=executor_of(args.dask), force=args.force,
-        task_options=shared.task_options_of(args), options=shared.given_options(args, *SETTINGS))
+        executor=executor_of(args.dask), out=args.out, force=args.force,
+        task_options=shared.task_options_of(args),
+        **shared.given_options(args, *SETTINGS, *AXES)))
     print(text)
     if args.seeds > 1:
         print("In brackets after an accuracy: the lowest and the highest of its seeds.")

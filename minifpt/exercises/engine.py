@@ -343,12 +343,20 @@ def hint_of(output, case):
                 return _sentence(hint, case.names)
     for hint, mistake in mistakes:                        # with other numbers
         with contextlib.suppress(Exception):              # an output that has no shape
-            if any(np.shape(a) == np.shape(b) != np.shape(c)
+            if any(np.shape(a) == np.shape(b) != np.shape(c) and _is_computed(a, case)
                    for a, b, c in _parts(output, mistake, case.answer)):
                 return _sentence(hint, case.names)
     hint = "" if callable(case.answer) else _general_hint(output, case)
     return hint or case.about or "No known mistake looks like this: try it on an array so small " \
                                  "that you can do it by hand."
+
+
+def _is_computed(a, case):
+    """Return whether numbers may come from a computation, so that their shape says something: they
+    are not one whole number throughout, as of ``return 0``, nor one of the arguments."""
+    a = np.asarray(a, np.float64)
+    return not ((a == np.round(a.flat[0])).all() or any(np.array_equal(a, arg) for arg in case.args
+                                                        if _is_numeric(arg)))
 
 
 def _parts(output, mistake, answer):
@@ -394,6 +402,8 @@ def _general_hint(output, case):
         return f"It returns a {type(output).__name__}, expected numbers."
     a, b = np.asarray(output, np.float64), np.asarray(case.answer, np.float64)
     if a.shape != b.shape:
+        if a.size and not _is_computed(a, case):
+            return f"The result has shape {a.shape}, expected {b.shape or 'one number'}."
         return _shape_hint(a.shape, b.shape, isinstance(output, tuple))
     if not np.isfinite(a).all():
         return case.about or "The result is not finite: something overflowed or was " \

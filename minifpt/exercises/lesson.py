@@ -18,6 +18,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from .. import functional as F
 from ..files import PACKAGE, plots, save_text
 
 # The same colours in every lesson: color.trained and color.frozen for parts of a model,
@@ -28,6 +29,8 @@ color = SimpleNamespace(**plots.COLORS, small=plots.SMALL, trained=plots.TRAINED
                         grey="#90a4ae")
 
 SIGNED, POSITIVE = "RdBu_r", "YlGnBu"                     # colour maps of matrices
+MODEL = ("tokens", "input layer", "positions", "norm", "attention", "norm", "feed-forward", "norm",
+         "output layer", "loss")                          # the boxes of model_map
 
 
 def show(*objects, lines=()):
@@ -128,12 +131,60 @@ def matrix(ax, values, title, xlabel="", ylabel="", limit=None, signed=None, dig
     return image
 
 
+def descend(layers, x, targets, rate, steps):
+    """Train layers, which run one after the other, by gradient descent on the cross-entropy of
+    their scores; return the loss before each step."""
+    losses = []
+    for _ in range(steps):
+        y, caches = x, []
+        for layer in layers:
+            y, cache = layer.forward(y)
+            caches.append(cache)
+        loss, cache = F.cross_entropy(y, targets)
+        losses.append(loss)
+        dy = F.cross_entropy_backward(1.0, cache)
+        for layer in layers[::-1]:
+            dy = layer.backward(dy, caches.pop())
+        for parameter in [p for layer in layers for p in layer.parameters()]:
+            parameter.data -= rate * parameter.grad
+            parameter.grad = None
+    return losses
+
+
+def model_map(*parts, gradient=False):
+    """Show the whole model as a row of boxes; ``parts``, what a lesson is about, are in colour.
+    "residual" are the lines past attention and feed-forward.  With ``gradient`` an arrow leads
+    back."""
+    fig, (ax,) = figure(width=8.6, height=1.15)
+    ax.axis("off")
+    ax.set(xlim=(-0.6, 9.6), ylim=(-0.9, 0.85),
+           title=f"The whole model; in colour: {', '.join(parts)}")
+    ax.plot([0, 9], [0, 0], color=color.grey, zorder=0)
+    ink = color.teal if "residual" in parts else color.grey
+    for start in (2.55, 4.55):
+        ax.annotate("", (start + 2, 0), (start, 0), zorder=0, arrowprops={
+            "arrowstyle": "-", "color": ink, "linewidth": 1 + 2 * ("residual" in parts),
+            "connectionstyle": "bar,fraction=-0.22"})
+    ax.text(4.55, -0.62, "blocks, one after the other", ha="center", va="center", fontsize=8)
+    ax.plot([2.6, 2.6, 6.5, 6.5], [-0.38, -0.45, -0.45, -0.38], color=color.ink, linewidth=0.8)
+    for i, name in enumerate(MODEL):
+        ax.text(i, 0, name.replace(" ", "\n"), ha="center", va="center", fontsize=8.5,
+                color="white" if name in parts else color.ink,
+                bbox={"boxstyle": "round,pad=0.35", "edgecolor": "none",
+                      "facecolor": color.teal if name in parts else "#e3e8ea"})
+    if gradient:
+        ax.annotate("gradient", (0, -0.82), (9, -0.82), color=color.ochre, fontsize=8.5,
+                    va="center", ha="center", arrowprops={"arrowstyle": "->",
+                                                          "color": color.ochre})
+    picture(fig)
+
+
 def curves(series, title, xlabel="step", ylabel="", x=None, ax=None, inks=(), log="", level=None,
-           styles=("-", "--", "-.", ":"), width=5.4, height=2.8, **options):
+           note="", styles=("-", "--", "-.", ":"), width=5.4, height=2.8, **options):
     """Plot {name: y}, with y (n,) or (runs, n), in ``ax`` or in a picture of its own.
 
-    ``log`` names the logarithmic axes, ``level`` is the height of a dotted line, and ``options``
-    are those of ``Axes.set``.
+    ``log`` names the logarithmic axes, ``level`` is the height of a dotted line and ``note`` the
+    text at it, and ``options`` are those of ``Axes.set``.
     """
     fig, (target,) = (None, (ax,)) if ax else figure(width=width, height=height)
     inks = inks or (color.ink, color.teal, color.ochre, color.grey)
@@ -146,6 +197,9 @@ def curves(series, title, xlabel="step", ylabel="", x=None, ax=None, inks=(), lo
                **{f"{axis}scale": "log" for axis in log}, **options)
     if level is not None:
         target.axhline(level, color=color.grey, linestyle=":")
+        target.text(0.99, level, note, fontsize=8.5, color="0.3", va="top", ha="right", zorder=1,
+                    transform=target.get_yaxis_transform(),      # below the curves
+                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.8})
     if len(series) > 1:                                   # many names stand beside the picture
         target.legend(**{"loc": "upper left", "bbox_to_anchor": (1, 1)} if fig and len(
             series) > 3 else {})
@@ -153,10 +207,12 @@ def curves(series, title, xlabel="step", ylabel="", x=None, ax=None, inks=(), lo
         picture(fig)
 
 
-def bars(values, title, xlabel, ink=None, digits=1, levels=(), width=5.4, height=0.35, **options):
+def bars(values, title, xlabel, ink=None, digits=1, levels=(), notes=(), width=5.4, height=0.35,
+         **options):
     """Show {name: number or numbers of several runs} as bars to the mean, with a dot for a run.
 
-    ``ink`` is one colour or one for each bar, ``levels`` are the places of dotted lines.
+    ``ink`` is one colour or one for each bar, ``levels`` are the places of dotted lines and
+    ``notes`` the texts at them.
     """
     fig, (ax,) = figure(width=width, height=1 + height * len(values))
     means = [np.mean(runs) for runs in values.values()]
@@ -168,10 +224,13 @@ def bars(values, title, xlabel, ink=None, digits=1, levels=(), width=5.4, height
                     (6 if mean > 0 else -6, 0), textcoords="offset points", fontsize=8,
                     va="center", ha="left" if mean > 0 else "right",
                     bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})
-    for level in levels:
+    for level, note in itertools.zip_longest(levels, notes, fillvalue=""):
         ax.axvline(level, color=color.ink, linestyle=":", linewidth=1)
+        ax.text(level, 1, note, fontsize=8.5, color="0.3", va="bottom", ha="center",
+                transform=ax.get_xaxis_transform())
     ax.invert_yaxis()
-    ax.set(title=title, xlabel=xlabel, **options)
+    ax.set(xlabel=xlabel, **options)
+    ax.set_title(title, pad=14 if any(notes) else None)
     picture(fig)
 
 

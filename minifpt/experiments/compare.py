@@ -1,4 +1,4 @@
-"""Grids of runs: task x trunk x seed, each run in its own folder.
+"""Grids of runs: task x arm x seed, each run in its own folder.
 
 A grid that was stopped can be resumed: a finished run is read, and an unfinished one goes on from
 its checkpoint.  Each trunk may choose its learning rate, on examples that no test uses.
@@ -8,32 +8,38 @@ import inspect
 import json
 import re
 import uuid
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from .. import tasks
 from ..checks import whole
 from ..files import nearest_folder, outputs, plots, read_json, save_text, to_json
-from ..files.runs import COLUMNS, DIVERGED, History
+from ..files.runs import COLUMNS, DIVERGED, History, check_same
 from ..fpt import FPT
 from ..plugins import USERS_OWN, users_code
 from ..progress import progress_bar
+from ..spelling import suggestion
 from ..tasks import optional, task_class
 from ..tasks.base import dry_run
-from ..training import Diverged
+from ..training import Diverged, Settings
 from . import tables
 from .runs import run
-from .tables import Arm, Column
+from .tables import AXES, Arm, Column
 from .validation import Validation
 from .workers import Pool, perform
 
+MODELS = "minigpt-language", "random"                     # that are compared by default
 VALIDATION_SEEDS = 2                                      # of a learning-rate sweep, by default
 MAX_SEEDS = 1000                                          # of one grid
+# Settings of all runs of a task.
+SETTINGS = {f.name for f in fields(Settings)} - {"seed", "target_accuracy"} | {"dropout"}
 __all__ = ["Arm", "Column", "Job", "Validation", "compare", "grid"]
 
 
@@ -47,18 +53,22 @@ def task_of_grid(name, options, grid_id):
     return tasks.get(name, **json.loads(options))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Job:
-    """One run of a grid, as text and numbers that another process understands."""
+    """One run of a grid, as text and numbers that another process understands; without a seed, all
+    runs of one task with one arm."""
 
     task: str
     task_options: dict
     trunk: str
-    seed: int
-    out: Path
+    seed: int | None
+    out: Path                                             # without a seed TASK/MODEL, see jobs
     settings: dict
     validation: bool = False
     grid_id: str = ""                                     # see task_of_grid
+    title: str = ""                                       # of the task
+    label: str = ""                                       # of the arm
+    rates: tuple = ()                                     # that it tries
 
     def __call__(self, progress=False, stop=None):
         """Do the run and return its :class:`minifpt.History`; read it where it has been done.
@@ -68,12 +78,7 @@ class Job:
         run that diverged counts as the worst of all; another one raises ``Diverged``.
         """
         config = self.out / "config.json"
-        resume, steps = config.exists(), self.settings["steps"]
-        before = read_json(config).get("steps", steps) if resume else steps
-        if before != steps:
-            # Only train --resume makes a finished run longer: another grid may need it as it is.
-            raise ValueError(f"{self.out}: the run has {before} steps, not {steps}: choose another "
-                             "--out")
+        resume = config.exists()
         try:
             # NumPy's warnings add nothing to the error of a run that diverges.  Another process
             # may not know the class of an error that the user's code raises.
@@ -94,6 +99,31 @@ class Job:
             match = re.match(r"step (\d+)", text)
             step = int(match[1]) if match else 0
             return History([dict.fromkeys(COLUMNS, np.nan) | {"step": step}])
+
+    def at(self, rate):
+        """Return the same with a learning rate, in a folder of its own."""
+        return replace(self, out=self.out / tables.rate_text(rate),
+                       settings=self.settings | {"lr": rate})
+
+    def jobs(self, out, seeds, validation=False):
+        """Return the run of each seed, with its folder below ``out``."""
+        return [replace(self, task_options=options_of_seed(self.task, self.task_options, seed),
+                        seed=seed, out=out / self.out / str(seed), validation=validation)
+                for seed in seeds]
+
+    def best_rate(self, sweep):
+        """Return the best learning rate of ``sweep``, {learning rate: validation histories}."""
+        if all(map(tables.diverged, sweep.values())):
+            raise Diverged(f"compare: {self.label} on {self.title} diverged at every learning rate,"
+                           f" {', '.join(f'{rate:g}' for rate in sweep)}: try smaller ones")
+        return max(sweep, key=lambda rate: score(sweep[rate]))
+
+    def row(self, history):
+        """Return the row of the run in ``runs.csv``."""
+        values = {name: axis["none"] if self.settings[name] is None else self.settings[name]
+                  for name, axis in AXES.items()}
+        return tables.row(history, self.title, self.label, self.settings["lr"], self.seed,
+                          int(self.validation), model=self.trunk, **values, folder=str(self.out))
 
     def is_finished(self):
         """Return whether the run has ended, by a quick look at its folder."""
@@ -126,15 +156,23 @@ def columns_of(task_names, task_options, options):
                               options))
         option_names |= {*parameters}
     for option in {*task_options} - option_names:
-        raise ValueError(f"compare: none of the tasks has an option '{option}'")
-    return columns + [replace(column, settings=column.settings | options)
-                      for column in task_names if isinstance(column, Column)]
+        near = suggestion(option, [*option_names, *SETTINGS, *AXES,
+                                   *inspect.signature(compare).parameters])
+        raise ValueError(f"compare: none of the tasks has an option '{option}'{near}")
+    columns += [replace(column, settings=column.settings | options)
+                for column in task_names if isinstance(column, Column)]
+    for name in {name for column in columns for name in column.settings} - SETTINGS:
+        raise ValueError(f"compare: a run has no setting '{name}'{suggestion(name, SETTINGS)}: "
+                         f"expected one of {', '.join(sorted(SETTINGS))}")
+    return columns
 
 
 def check_numbers(seeds, validation_seeds, rates, arms):
     """Raise ``ValueError`` for numbers that a grid cannot have."""
     all_rates = [*rates, *(rate for arm in arms for rate in arm.rates)]
     whole("compare", "the number of seeds", len(seeds), 1, MAX_SEEDS)
+    for number in seeds:
+        whole("compare", "seed", number, 0, np.inf)
     if any(not 0 < rate < np.inf for rate in all_rates):
         raise ValueError(f"compare: learning rates {all_rates}, expected positive numbers")
     if rates and {*seeds} & {*validation_seeds}:
@@ -146,44 +184,16 @@ def labels_of(arms):
     """Return a label for each arm.  Two trunks may have one label, as two files of one name in two
     folders; then it names the model."""
     labels = [arm.full_label() for arm in arms]
-    labels = [label if labels.count(label) == 1 else ", ".join(filter(None, [
-        arm.trunk, arm.freeze if arm.freeze != "fpt" else "", arm.adapt, arm.start]))
+    labels = [label if labels.count(label) == 1 else arm.full_label(arm.trunk)
               for arm, label in zip(arms, labels, strict=True)]
     if len({arm.folder for arm in arms}) < len(arms):
         raise ValueError(f"compare: two arms are the same: {', '.join(labels)}")
     return labels
 
 
-@dataclass(frozen=True, eq=False)
-class Cell:
-    """One task with one arm in a grid."""
-
-    column: Column
-    arm: Arm
-    title: str                                            # of the task
-    label: str                                            # of the arm
-    path: Path                                            # TASK/MODEL, below OUT and OUT/choice
-    settings: dict
-    rate: float | None = None                             # that of all rates which is the cell's
-
-    def jobs(self, out, seeds, rate=None, validation=False):
-        """Return a :class:`Job` for each seed, with runs below ``out``."""
-        folder = out / self.path / ("" if rate is None else tables.rate_text(rate))
-        settings = self.settings | ({} if rate is None else {"lr": rate})
-        task, options = self.column.task, self.column.options
-        return [Job(task, options_of_seed(task, options, seed), self.arm.trunk, seed,
-                    folder / str(seed), settings, validation) for seed in seeds]
-
-    def best_rate(self, sweep):
-        """Return the best learning rate of ``sweep``, {learning rate: validation histories}."""
-        if all(map(tables.diverged, sweep.values())):
-            raise Diverged(f"compare: {self.label} on {self.title} diverged at every learning rate,"
-                           f" {', '.join(f'{rate:g}' for rate in sweep)}: try smaller ones")
-        return max(sweep, key=lambda rate: score(sweep[rate]))
-
-
-def cells_of(columns, arms):
-    """Return a list of :class:`Cell`, task by task, and {task's title: chance accuracy}.
+def cells_of(columns, arms, rates):
+    """Return a :class:`Job` without a seed for each task with each arm, and {task's title: chance
+    accuracy}.
 
     Missing data or weights, and a trunk that does not fit, are errors here, before any run."""
     all_tasks = [tasks.get(column.task, **column.options) for column in columns]
@@ -194,18 +204,31 @@ def cells_of(columns, arms):
     if "choice" in folders:
         raise ValueError("compare: a task has the name choice, which is the folder of the "
                          "validation runs: rename it")
-    cells, labels = [], labels_of(arms)
+    cells, labels, grid_id = [], labels_of(arms), uuid.uuid4().hex
     for column, task, title, folder in zip(columns, all_tasks, titles, folders, strict=True):
         for arm, label in zip(arms, labels, strict=True):
-            dry_run(FPT.for_task(task, arm.trunk, arm.freeze, adapt=arm.adapt, start=arm.start),
-                       task)
-            settings = tasks.defaults_of(task) | column.settings | {
-                "freeze": arm.freeze, "adapt": arm.adapt, "start": arm.start}
+            dry_run(FPT.for_task(task, arm.trunk, dropout=column.settings.get("dropout"),
+                                 **arm.settings), task)
+            settings = tasks.defaults_of(task) | column.settings | arm.settings
             if "warmup" not in column.settings:           # train shortens it for a short run
                 del settings["warmup"]
-            cells.append(Cell(column, arm, title, label, Path(folder, arm.folder), settings))
+            Settings.for_task(task, **settings)           # raises
+            cells.append(Job(column.task, column.options, arm.trunk, None,
+                             Path(folder, arm.folder), settings, False, grid_id, title, label,
+                             arm.sweep(rates)))
     return cells, {title: optional(task, "chance")
                    for title, task in zip(titles, all_tasks, strict=True)}
+
+
+def check_folders(jobs):
+    """Raise ``ValueError`` where the folder of a job has a run of other settings."""
+    for job in jobs:
+        if (config := job.out / "config.json").exists():
+            before = read_json(config)
+            # Only train --resume makes a finished run longer: another grid may need it as it is.
+            check_same(config, before, before | {
+                name: value for name, value in job.settings.items() if name in before},
+                "the run has", may_be_longer=False)
 
 
 # ------------------------------------------------------------------------------ the grid
@@ -215,22 +238,8 @@ def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=V
          task_options=None, options=None, jobs=1, executor=None, progress=True):
     """Run every task with every model and seed and return a ``tables.Grid``.
 
-    task_names    names of tasks, or :class:`Column` objects.
-    models        texts that ``--model`` takes, or :class:`Arm` objects.
-    rates         learning rates to try: each trunk takes the one with the highest final accuracy
-                  on validation draws, in the mean over ``choices`` validation seeds.  Between
-                  equal ones the mean accuracy over the whole run decides.
-    all_rates     run each rate with each seed instead of choosing one.
-    task_options  each goes to the named tasks that have it.
-    options       steps, batch_size, lr and so on, for all tasks instead of their own defaults.
-    jobs          number of processes.
-    executor      any ``concurrent.futures.Executor`` instead of them, such as
-                  ``distributed.Client(address).get_executor()``.  Its machines have minifpt and see
-                  ``out``, weights and data under the same paths.
-
-    A run's folder is ``OUT/TASK/MODEL/SEED``, with learning rates ``OUT/TASK/MODEL/RATE/SEED``;
-    the validation runs are in ``OUT/choice``.  Raises ``Diverged`` if a run of the results
-    diverges, or if an arm diverges at each learning rate.
+    ``options`` are settings of all runs; the other arguments are those of :func:`compare`.  Raises
+    ``Diverged`` if a run of the results diverges, or if an arm diverges at each learning rate.
     """
     out, jobs = Path(out), whole("compare", "jobs", jobs)
     if not (task_names and models):
@@ -239,41 +248,32 @@ def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=V
         raise ValueError("compare: all_rates needs rates")
     whole("compare", "the number of validation seeds", choices, 1, MAX_SEEDS)
     nearest_folder(out)
-    arms = [x if isinstance(x, Arm) else Arm(str(x)) for x in dict.fromkeys(models)]
+    arms = tables.arms_of(models, {})
     validation_seeds = [tables.FIRST_VALIDATION_SEED + i for i in range(choices if rates else 1)]
     check_numbers(seeds, validation_seeds, rates, arms)
     columns = columns_of(task_names, task_options or {}, options or {})
     seeds = list(dict.fromkeys(seeds))
-    cells, chances = cells_of(columns, arms)
-    tries = [(cell, rate) for cell in cells for rate in cell.arm.sweep(rates)]
+    cells, chances = cells_of(columns, arms, rates)
+    tries = [cell.at(rate) for cell in cells for rate in cell.rates]
     if all_rates:
-        cells = [replace(cell, rate=rate, label=f"{cell.label}, lr {tables.rate_text(rate)}")
-                 for cell, rate in tries]
+        cells = [replace(cell, label=f"{cell.label}, lr {cell.out.name}") for cell in tries]
         tries = []
     if executor is not None:                              # its processes may work elsewhere
         out = out.absolute()
-    total = len(tries) * len(validation_seeds) + len(cells) * len(seeds)
-    grid_id = uuid.uuid4().hex
-    pool = Pool(jobs) if executor is None and jobs > 1 else nullcontext(executor)
-    with pool as executor, progress_bar(total=total, unit="run", progress=progress) as bar:
-        def histories_of(job_lists):
-            """Do all jobs of several lists at once and return a list of histories for each."""
-            flat = [replace(job, grid_id=grid_id) for job in chain(*job_lists)]
-            histories = iter(perform(flat, out, bar, executor))
-            return [list(islice(histories, len(job_list))) for job_list in job_lists]
-
-        sweeps = {cell: {} for cell in cells}
-        sweep_jobs = [cell.jobs(out / "choice", validation_seeds, rate, validation=True)
-                      for cell, rate in tries]
-        for (cell, rate), histories in zip(tries, histories_of(sweep_jobs), strict=True):
-            sweeps[cell][rate] = histories
-        best = {cell: cell.best_rate(sweep) if sweep else cell.rate
-                for cell, sweep in sweeps.items()}
-        runs = histories_of([cell.jobs(out, seeds, best[cell]) for cell in cells])
+    sweep_jobs = [job for cell in tries
+                  for job in cell.jobs(out / "choice", validation_seeds, validation=True)]
+    check_folders([*sweep_jobs, *(job for cell in tries or cells for job in cell.jobs(out, seeds))])
     results = tables.Grid({}, {}, {}, seeds, chances)
-    for cell, histories in zip(cells, runs, strict=True):
-        results.add(cell.title, cell.label, histories, best[cell] or cell.settings["lr"],
-                    sweeps[cell])
+    pool = Pool(jobs) if executor is None and jobs > 1 else nullcontext(executor)
+    total = len(sweep_jobs) + len(cells) * len(seeds)
+    with pool as executor, progress_bar(total=total, unit="run", progress=progress) as bar:
+        results.add_runs(sweep_jobs, perform(sweep_jobs, out, bar, executor, progress))
+        if tries:
+            cells = [cell.at(cell.best_rate(results.sweeps[cell.title][cell.label]))
+                     for cell in cells]
+        run_jobs = [job for cell in cells for job in cell.jobs(out, seeds)]
+        results.add_runs(run_jobs, perform(run_jobs, out, bar, executor, progress))
+    results.runs.sort(key=lambda run: run["choice"])
     return results
 
 
@@ -286,20 +286,73 @@ def score(histories):
     return curves[:, -1].mean(), curves.mean()
 
 
-def compare(out, task_names, models, seeds, *, force=False, **options):
-    """Run a grid and return its table and the differences between its arms.
+def compare(task_names: str | Column | Sequence[str | Column],
+            models: str | Arm | Sequence[str | Arm] = MODELS, *, seeds: int | Sequence[int] = 5,
+            first_seed: int = 0, rates: float | Sequence[float] = (), all_rates: bool = False,
+            choices: int | None = None, task_options: dict[str, Any] | None = None, jobs: int = 1,
+            executor: Any = None, out: str | Path = "runs/compare",
+            force: bool = False, progress: bool = True, **options: Any) -> tables.Runs:
+    """Train every model on every task with every seed, as ``minifpt compare`` does, and return the
+    runs: a list with a dictionary for each, which prints as Markdown tables.
 
-    It writes ``OUT/table.md``, ``runs.csv`` and ``curves.png``; in a folder without runs it
-    replaces files of these names only by ``force``."""
-    out = Path(out)
+    task_names    a task's name or ``FILE.py:CLASS``, or a list of such, or of :class:`Column`.
+    models        a trunk as ``--model`` takes it, or a list of such, or of :class:`Arm`.
+    freeze        a mask of frozen parts, or a list: each with every trunk; by default ``"fpt"``.
+    adapt         the same for adapters, such as ``"lora:rank=4"``, ``"bitfit"`` or ``"none"``.
+    start         the same for starts of the input layer: ``"drawn"``, ``"aligned"``, ``"opposed"``.
+    seeds         the number of seeds, or the seeds themselves.
+    first_seed    the lowest of that number of seeds.
+    rates         learning rates to try: each trunk takes the one with the highest final accuracy
+                  on validation draws.  Between equal ones the mean accuracy over the whole run
+                  decides.
+    choices       the number of validation seeds over whose mean a rate is chosen, by default 2.
+    all_rates     run each rate with each seed instead of choosing one.
+    steps, batch_size, lr, schedule, dropout
+                  settings of all runs, instead of their task's; so are ``warmup``, ``clip``,
+                  ``weight_decay``, ``eval_every``, ``test_examples`` and ``final_test_examples``.
+    task_options  {option: value}, each for the tasks that have it.  Any other name is such an
+                  option, too, as in ``compare("bit-xor", n=7)``.
+    jobs          number of processes.
+    executor      any ``concurrent.futures.Executor`` instead of them, such as
+                  ``distributed.Client(address).get_executor()``.  Its machines have minifpt and see
+                  ``out``, weights and data under the same paths.
+    out           folder for ``table.md``, ``runs.csv``, ``curves.png`` and the runs.
+    force         replace files of these names in a folder without runs.
+    progress      show a bar, or print a line for each finished run where output is redirected.
+
+    A row has ``task``, ``trunk`` (the label of the arm), ``lr``, ``seed``, ``choice`` (1 for a run
+    that chose a learning rate), ``steps``, ``train_accuracy``, ``test_accuracy``, ``test_loss``,
+    ``model``, ``freeze``, ``adapt``, ``start``, ``folder`` and ``curve``, the pairs of step and
+    test accuracy.  :func:`minifpt.load` reads the model of a folder.
+
+    A run's folder is ``OUT/TASK/MODEL/SEED``, with learning rates ``OUT/TASK/MODEL/RATE/SEED``;
+    the validation runs are in ``OUT/choice``.  The same call continues a grid that was stopped.
+    Raises ``ValueError`` or ``FileNotFoundError`` of one line before any run for what can be known
+    then, and ``Diverged`` for a run that diverges, or an arm that does at each learning rate.
+    """
+    out, rates = Path(out), tables.listed(rates)
     check_outputs(out, force, "table.md", "runs.csv", "curves.png")
-    results = grid(out, task_names, models, seeds, **options)
+    if rates and options.get("lr") is not None:
+        raise ValueError("compare: expected lr or rates, not both")
+    if choices is not None and (all_rates or not rates):
+        raise ValueError("compare: choices is for rates, among which it chooses")
+    if not isinstance(seeds, Sequence) or isinstance(seeds, str):
+        first_seed = whole("compare", "first_seed", first_seed, 0, np.inf)
+        seeds = range(first_seed, first_seed + whole("compare", "seeds", seeds, 1, MAX_SEEDS))
+    options = {name: value for name, value in options.items() if value is not None}
+    axes = {name: options.pop(name) for name in AXES if name in options}
+    settings = {name: options.pop(name) for name in [*options] if name in SETTINGS}
+    results = grid(out, tables.listed(task_names), tables.arms_of(models, axes), seeds,
+                   rates=rates, all_rates=all_rates,
+                   choices=VALIDATION_SEEDS if choices is None else choices,
+                   task_options=options | (task_options or {}), options=settings, jobs=jobs,
+                   executor=executor, progress=progress)
     text = "\n\n".join(filter(None, [tables.table(results), tables.differences(results),
                                     tables.still_rising(results)]))
     save_text(out / "table.md", text + "\n")
     save_text(out / "runs.csv", tables.rows(results))
     tables.picture(results, out / "curves.png")
-    return text
+    return tables.Runs(results.runs, text)
 
 
 def reproduce(name, table, out, seeds=5, *, force=False, **options):

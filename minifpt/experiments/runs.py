@@ -1,5 +1,6 @@
 """One run: do it, and read its folder back: its task, its model, its settings."""
 
+import inspect
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -26,15 +27,15 @@ SETTINGS = {"task": str, "options": dict, "steps": int, "batch_size": int, "lr":
             "fingerprint": dict, "versions": dict, "format": int}
 
 
-def run(task, trunk, out=None, *, freeze="fpt", seed=0, dropout=None, source=None, config=None,
-        adapt=None, start=None, **options):
+def run(task, trunk, out=None, *, seed=0, source=None, config=None, **options):
     """Do one run of the paper's protocol: build the FPT for a task, freeze it, train it.
 
     ``source`` is the name by which ``tasks.get`` made the task, by default the task's own.
     ``config.json`` holds it and ``config``, so that the run can be read back.  ``options`` go to
-    :func:`minifpt.train`.  Returns (model, history).
+    :meth:`minifpt.FPT.for_task` and :func:`minifpt.train`.  Returns (model, history).
     """
-    model = FPT.for_task(task, trunk, freeze, seed, dropout, adapt, start)
+    names = {*inspect.signature(FPT.for_task).parameters} & {*options}
+    model = FPT.for_task(task, trunk, seed=seed, **{name: options.pop(name) for name in names})
     config = {"source": source or task.name} | (config or {})
     return model, train(model, task, seed=seed, out=out, config=config, **options)
 

@@ -3,7 +3,8 @@ as CSV and as pictures."""
 
 import re
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from itertools import product
 
 import numpy as np
 
@@ -26,17 +27,32 @@ class Column:
     title: str = ""
 
 
+def axis(default, none=None, **option):
+    """Return a field of :class:`Arm` in which the arms of a grid may differ, a keyword of
+    :meth:`minifpt.FPT.for_task`: its default, the word for ``None``, and what its option on the
+    command line has."""
+    return field(default=default, metadata={"none": none, "option": option})
+
+
 @dataclass(frozen=True)
 class Arm:
-    """A trunk of a grid as ``--model`` takes it, its freeze mask, its label, learning rates that it
-    tries besides the grid's, its adapter and its start as ``--adapt`` and ``--start`` take them."""
+    """An arm of a grid: a trunk as ``--model`` takes it, its value on each axis, its label, and
+    learning rates that it tries besides the grid's."""
 
     trunk: str
-    freeze: str = "fpt"
+    freeze: str = axis("fpt", metavar="MASK", help=(
+        "masks of frozen parts, as 'train' takes them (default: fpt)"))
     label: str = ""
     rates: tuple = ()
-    adapt: str | None = None
-    start: str | None = None
+    adapt: str | None = axis(None, "none", metavar="ADAPTER", help=(
+        "adapters: lora:rank=4, bitfit or none (default: none)"))
+    start: str | None = axis(None, "drawn", metavar="START", help=(
+        "starts of the input layer: drawn, aligned, opposed (default: drawn)"))
+
+    @property
+    def settings(self):
+        """{axis: the arm's value}, the mask first."""
+        return {name: getattr(self, name) for name in AXES}
 
     def sweep(self, rates):
         """Return the learning rates that the arm tries in a grid of ``rates``; none without."""
@@ -44,20 +60,40 @@ class Arm:
 
     @property
     def folder(self):
-        """The name of the folder of its runs, different for each of trunk, mask, adapter, start."""
-        mask = str(FreezeMask.parse(self.freeze))
+        """The name of the folder of its runs, different for each trunk and value of an axis."""
+        mask, *others = self.settings.values()
+        text = "+".join([str(FreezeMask.parse(mask)), *(str(x) for x in others if x is not None)])
         name = TrunkSpec.parse(self.trunk).folder
-        extras = "".join(f"+{extra}" for extra in (self.adapt, self.start) if extra)
-        if mask == str(FreezeMask.fpt()) and not extras:
+        if text == str(FreezeMask.fpt()):
             return name
-        mask += extras
-        return f"{name}~{re.sub(r'[^a-z0-9_,.]', '-', mask)}-{zlib.crc32(mask.encode()):08x}"
+        return f"{name}~{re.sub(r'[^a-z0-9_,.]', '-', text)}-{zlib.crc32(text.encode()):08x}"
 
-    def full_label(self):
-        """Return its label, or the trunk's with the mask where that is not the paper's."""
-        mask = FreezeMask.parse(self.freeze)
-        label = ", ".join(filter(None, [TrunkSpec.parse(self.trunk).label, self.adapt, self.start]))
-        return self.label or (label if mask == FreezeMask.fpt() else f"{label}, frozen: {mask}")
+    def full_label(self, trunk=None):
+        """Return its label, or its trunk's with each value that is not the paper's; with the name
+        ``trunk`` instead of both."""
+        mask, *others = self.settings.values()
+        mask = FreezeMask.parse(mask)
+        parts = [trunk or TrunkSpec.parse(self.trunk).label, *(x for x in others if x is not None),
+                 *([f"frozen: {mask}"] if mask != FreezeMask.fpt() else [])]
+        return self.label if self.label and not trunk else ", ".join(map(str, parts))
+
+
+AXES = {f.name: f.metadata for f in fields(Arm) if f.metadata}
+
+
+def arms_of(models, axes):
+    """Return the :class:`Arm` of each model, or arm, with each value of each axis; ``axes`` are
+    {axis: value, or values}."""
+    values = {name: [None if x == AXES[name]["none"] else x for x in listed(value)]
+              for name, value in axes.items()}
+    arms = [x if isinstance(x, Arm) else Arm(str(x)) for x in dict.fromkeys(listed(models))]
+    return [replace(arm, **dict(zip(values, combination, strict=True))) for arm in arms
+            for combination in product(*values.values())]
+
+
+def listed(value):
+    """Return a list of the values in a collection, or of a single value."""
+    return [*value] if isinstance(value, (list, tuple, range, dict)) else [value]
 
 
 @dataclass
@@ -70,6 +106,7 @@ class Grid:
     rates    {task: {trunk's label: learning rate}} of the results.
     seeds    the seeds of the results, in order.
     chances  {task: chance accuracy, 0 ... 1}; by default empty.
+    runs     a dictionary for each run, see :func:`row`; empty where no runs were made.
     """
 
     results: dict
@@ -77,17 +114,34 @@ class Grid:
     rates: dict
     seeds: list
     chances: dict = field(default_factory=dict)
+    runs: list = field(default_factory=list)
 
-    def add(self, task, model, histories, rate, sweep=None):
-        """Add the results of a trunk on a task, and the sweep that chose its learning rate."""
-        self.results.setdefault(task, {})[model] = histories
-        self.rates.setdefault(task, {})[model] = rate
-        if sweep:
-            self.sweeps.setdefault(task, {})[model] = sweep
+    def add_runs(self, jobs, histories):
+        """Add the histories of jobs, a ``compare.Job`` each."""
+        for job, history in zip(jobs, histories, strict=True):
+            rate, kind = job.settings["lr"], self.sweeps if job.validation else self.results
+            arms = kind.setdefault(job.title, {})
+            if job.validation:
+                arms.setdefault(job.label, {}).setdefault(rate, []).append(history)
+            else:
+                arms.setdefault(job.label, []).append(history)
+                self.rates.setdefault(job.title, {})[job.label] = rate
+            self.runs.append(job.row(history))
 
     def chance(self, task):
         """Return the chance accuracy of a task, by default that of its default options."""
         return self.chances.get(task, tasks.chance_of(task))
+
+
+class Runs(list):
+    """The runs of a grid, a dictionary each; as text they are its tables in Markdown."""
+
+    def __init__(self, runs, text):
+        super().__init__(runs)
+        self.text = text
+
+    def __str__(self):
+        return self.text
 
 
 def diverged(histories):
@@ -206,21 +260,29 @@ CSV = ["task", "trunk", "lr", "seed", "choice", "steps", "train_accuracy", "test
        "test_loss", "curve"]
 
 
+def row(history, *values, **columns):
+    """Return a dictionary of a run: the first columns of ``CSV``, its last test, more columns, and
+    its curve of (step, test accuracy)."""
+    ends = (history[-1][name] for name in ("step", *CSV[6:9]))
+    curve = [(test["step"], test["test_accuracy"]) for test in history]
+    return dict(zip(CSV, (*values, *ends), strict=False)) | columns | {"curve": curve}
+
+
 def rows(grid):
-    """Return a CSV with a line for each run.
+    """Return a CSV with a line for each run of a grid, also of one without ``runs``.
 
     The column ``curve`` has "step:test accuracy" for each test."""
-    ends = [(task, trunk, grid.rates[task][trunk], 0, *end)
-            for task, trunks in grid.results.items() for trunk, histories in trunks.items()
-            for end in zip(grid.seeds, histories, strict=False)]
-    ends += [(task, trunk, rate, 1, *end) for task, trunks in grid.sweeps.items()
-             for trunk, sweep in trunks.items() for rate, histories in sweep.items()
-             for end in enumerate(histories, FIRST_VALIDATION_SEED)]
-    return csv_text([dict(zip(CSV, [
-        task, trunk, rate_text(rate), seed, choice, history[-1]["step"],
-        *(f"{history[-1][name]:.6f}" for name in CSV[6:9]),
-        " ".join(f"{row['step']}:{row['test_accuracy']:.4f}" for row in history)], strict=True))
-        for task, trunk, rate, choice, seed, history in ends])
+    runs = grid.runs or [
+        *(row(history, task, trunk, grid.rates[task][trunk], seed, 0)
+          for task, trunks in grid.results.items() for trunk, histories in trunks.items()
+          for seed, history in zip(grid.seeds, histories, strict=False)),
+        *(row(history, task, trunk, rate, seed, 1) for task, trunks in grid.sweeps.items()
+          for trunk, sweep in trunks.items() for rate, histories in sweep.items()
+          for seed, history in enumerate(histories, FIRST_VALIDATION_SEED))]
+    return csv_text([run | {name: f"{run[name]:.6f}" for name in CSV[6:9]} | {
+        "lr": rate_text(run["lr"]),
+        "curve": " ".join(f"{step}:{accuracy:.4f}" for step, accuracy in run["curve"])}
+        for run in runs])
 
 
 def picture(grid, path):

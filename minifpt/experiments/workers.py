@@ -6,8 +6,10 @@ A run that was stopped goes on from its checkpoint, so it may be stopped at any 
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
+from itertools import chain
 
 from ..files import signals_handled
 from ..files.runs import without_empty
@@ -15,58 +17,66 @@ from ..machine import one_core
 from ..observers import Interrupted
 
 
-def perform(jobs, folder, bar, executor=None):
+def perform(jobs, folder, bar, executor=None, progress=True):
     """Do the jobs and return their histories in the same order.
 
-    ``folder`` is the grid's.  The tqdm ``bar`` counts the runs.  An ``executor`` does several runs
-    at once, each on one core.  After Ctrl-C, SIGTERM or an error no other run begins; those that a
+    ``folder`` is the grid's.  The tqdm ``bar`` counts the runs; where output is redirected, a line
+    on stderr for each does, unless ``progress`` is false.  An ``executor`` does several runs at
+    once, each on one core.  After Ctrl-C, SIGTERM or an error no other run begins; those that a
     :class:`Pool` does stop with a checkpoint, those of another executor end.
     """
-    finished = [job.is_finished() for job in jobs]
+    histories, todo = {}, [i for i, job in enumerate(jobs) if not job.is_finished()]
+    finished = sorted({*range(len(jobs))} - {*todo})
+    bar.n += len(finished)
     if not bar.disable:                                   # finished runs do not count as speed
-        bar.n = bar.last_print_n = bar.n + sum(finished)
-        bar.initial += sum(finished)
+        bar.last_print_n = bar.n
+        bar.initial += len(finished)
         bar.refresh()
     try:
-        if executor is None:
-            return in_this_process(jobs, finished, bar)
         with without_empty(*(job.out for job in jobs)):   # a run removes only what it has made
-            return on_executor(executor, jobs, finished, bar)
+            for i, history in chain(
+                    in_this_process(jobs, finished, False),
+                    in_this_process(jobs, todo, not bar.disable) if executor is None else
+                    on_executor(executor, jobs, todo)):
+                histories[i] = history
+                if i in todo:
+                    bar.update()
+                    bar.n += bar.disable                  # then update does nothing
+                    if bar.disable and progress:
+                        print(f"{bar.n} of {bar.total} runs: {jobs[i].out}, "
+                              f"{100 * history[-1]['test_accuracy']:.1f} % test accuracy",
+                              file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         raise Interrupted(folder=folder) from None
     except BrokenExecutor:
         raise ChildProcessError("a process of the grid was killed, perhaps for lack of memory: the "
                                 "same command goes on") from None
+    return [histories[i] for i in range(len(jobs))]
 
 
-def in_this_process(jobs, finished, bar):
-    """Do the jobs one after the other."""
-    histories, stop = [], threading.Event()
-    for job, is_finished in zip(jobs, finished, strict=True):
-        histories.append(job(progress=not bar.disable, stop=stop))
+def in_this_process(jobs, chosen, progress):
+    """Do the chosen jobs one after the other, and yield the number and the history of each."""
+    stop = threading.Event()
+    for i in chosen:
+        yield i, jobs[i](progress=progress, stop=stop)
         if stop.is_set():                                 # Ctrl-C came in the run's last step
             raise KeyboardInterrupt
-        bar.update(0 if is_finished else 1)
-    return histories
 
 
-def on_executor(executor, jobs, finished, bar):
-    """Do the jobs on an executor; finished runs are read here."""
-    histories = [job() if is_finished else None
-                 for job, is_finished in zip(jobs, finished, strict=True)]
+def on_executor(executor, jobs, chosen):
+    """Do the chosen jobs on an executor, and yield the number and the history of each."""
     with signals_handled(signal.default_int_handler, signal.SIGTERM):
-        futures = {executor.submit(work, job): i for i, job in enumerate(jobs) if not finished[i]}
+        futures = {executor.submit(work, jobs[i]): i for i in chosen}
         try:
             for future in as_completed(futures):
-                histories[futures[future]] = future.result()          # or the run's error
-                if future.result() is None:
+                history = future.result()                 # or the run's error
+                if history is None:
                     raise KeyboardInterrupt
-                bar.update()
+                yield futures[future], history
         except BaseException:
             for future in futures:
                 future.cancel()
             raise
-    return histories
 
 
 def work(job):

@@ -23,6 +23,7 @@ MOST_TEXT = 1 << 30                                       # bytes of a text
 MOST_SETTINGS = 1 << 28                                   # bytes of a JSON or Python file
 MARKS = {b"\xff\xfe\0\0": "utf-32", b"\0\0\xfe\xff": "utf-32",  # encodings by the first bytes
          b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+POINTER = b"version https://git-lfs.github.com/spec/"
 CONTROLS = re.compile("[\1-\10\16-\31\34-\37\177]")        # in no text but that of terminals
 
 
@@ -127,9 +128,18 @@ def csv_text(rows, columns=None):
     return text.getvalue()
 
 
+def refuse_pointer(path):
+    """Raise ``ValueError`` for a Git LFS pointer, a text that stands where a file should be."""
+    with open(path, "rb") as f:
+        if f.read(len(POINTER)) == POINTER:
+            raise ValueError(f"{path}: this is a Git LFS pointer, not the file: 'git lfs pull' "
+                             "fetches the file")
+
+
 def read_bytes(path, most=MOST_SETTINGS):
     """Return the bytes of a file.  Raises ``ValueError`` for more than ``most``."""
     path = Path(path)
+    refuse_pointer(path)
     if path.stat().st_size > most:
         raise ValueError(f"{path}: has more than {most:,} bytes, the limit for this kind of file")
     return path.read_bytes()

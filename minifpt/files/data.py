@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from . import cache_folder, one_line, write_beside
+from . import cache_folder, one_line, refuse_pointer, write_beside
 
 MAX_BYTES = 1 << 28                                       # of a file
 URLS = {"mnist": "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -138,6 +138,7 @@ def unpack(archive, files):
 @contextmanager
 def unzipped(path):
     """Open a file, gzipped or not, to read its bytes."""
+    refuse_pointer(path)
     with open(path, "rb") as f:                           # some programs unzip and keep the .gz
         zipped = f.read(2) == b"\x1f\x8b"
     try:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import one_line, read_json, refuse_damage
+from . import one_line, read_json, refuse_damage, refuse_pointer
 
 HUB = {name: f"openai-community/{name}" for name in (
     "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")} | {"distilgpt2": "distilbert/distilgpt2"}
@@ -79,6 +79,7 @@ def read_safetensors(path):
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such file")
+    refuse_pointer(path)
     size = path.stat().st_size
     with open(path, "rb") as f:
         first = 8 + int.from_bytes(f.read(8), "little")   # where the numbers begin

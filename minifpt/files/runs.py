@@ -202,9 +202,6 @@ def open_folder(out, resume, run):
         raise FileNotFoundError(f"{out}: there is no run to resume")
     else:
         before = read_json(config)
-        if before.get("format") != FORMAT or not isinstance(before.get("fingerprint"), dict):
-            raise ValueError(f"{config}: damaged, or a run of an older version of minifpt: go on "
-                             "with that version, or choose another folder for a new run")
         check_same(config, before, run.config, "the run has")
         if checkpoint.exists():                           # otherwise start from step 0
             load_checkpoint(checkpoint, run)
@@ -227,17 +224,20 @@ def say_what_differs(out, config, now):
               "results may differ", file=sys.stderr)
 
 
-def check_same(path, before, now, verb):
+def check_same(path, before, now, verb, may_be_longer=True):
     """Raise ``ValueError`` if settings, the model's recipe or the fingerprint have changed.
-    Allowed are more steps of a learning rate that does not depend on their number, another
-    ``target_accuracy``, and another path of a user's file."""
+    Allowed are more steps of a learning rate that does not depend on their number, unless the run
+    may not become longer, another ``target_accuracy``, and another path of a user's file."""
+    if before.get("format") != FORMAT or not isinstance(before.get("fingerprint"), dict):
+        raise ValueError(f"{path}: damaged, or a run of an older version of minifpt: go on with "
+                         "that version, or choose another folder for a new run")
     had = compared(before)
     for key, value in compared(now).items():
         was = had.get(key)
         if key in ("source", "trunk") and ".py:" in f"{was}{value}" and (
                 str(was).rpartition(":")[2] == str(value).rpartition(":")[2]):
             continue                                      # the file may have moved
-        is_longer = (key == "steps" and now["schedule"] != "cosine"
+        is_longer = (key == "steps" and may_be_longer and now["schedule"] != "cosine"
                      and type(was) is int and 0 < was < value)
         if was != value and not is_longer:
             key, was, value = (textwrap.shorten(str(x), 100) for x in (key, was, value))

@@ -29,6 +29,7 @@ from . import (
     huggingface,
     one_line,
     refuse_damage,
+    refuse_pointer,
     stored_array,
     stored_json,
 )
@@ -168,6 +169,7 @@ def read(path, dropout=None):
     """
     if huggingface.is_checkpoint(path):
         return families.load_checkpoint(path, dropout)
+    refuse_pointer(path)
     with refuse_damage(f"{path}: not a minifpt weight file, or damaged"):
         archive = zipfile.ZipFile(path)              # closes with its last tensor
         headers = array_headers(archive)

@@ -29,13 +29,9 @@ from .listops import ListOps
 from .proteins import Homology
 from .text import Masked, Text, Typos
 
-TASKS = {task.name: task for task in (
-    BitMemory, BitXOR, CIFAR10, CIFAR10Gray, Digits, Homology, ListOps, MNIST, Text, Typos)}
-# ``Masked`` is not listed: only trunks are pretrained on it.
-__all__ = ["CIFAR10", "DEFAULTS", "MNIST", "BitMemory", "BitXOR", "CIFAR10Gray", "Classification",
-           "Digits", "Homology", "ListOps", "Masked", "Task", "TaskDefaults", "Text", "Typos",
-           "chance_of", "defaults_of", "get", "label_of", "make", "names", "optional",
-           "task_class"]
+# All classes above with a label.  ``Masked`` has none: only trunks are pretrained on it.
+TASKS = {task.name: task for task in [*globals().values()]
+         if isinstance(task, type) and vars(task).get("label")}
 
 
 def names():

@@ -156,11 +156,12 @@ def check_accuracy(task, value):
 def dry_run(model, task):
     """Return an example of a task, and the model's loss on it.  Raises ``ValueError`` if task or
     model lack a method, or if a method returns the wrong kind of value."""
-    check_task(task, f"train: {brief(task)}")
     if isinstance(model, type) or not all(hasattr(model, part) for part in (
             "forward", "backward", "named_parameters", "all_frozen")):
-        raise ValueError(f"train: the model is {brief(model)}, expected a minifpt.FPT or "
-                         "LanguageModel, or another minifpt.layers.Layer")
+        raise ValueError(f"train: the model is {brief(model)}, expected a minifpt.FPT, as "
+                         "minifpt.FPT.for_task(task) makes it, a LanguageModel or another Layer")
+    check_task(task, f"train: {brief(task)}")
+
     def global_state():
         state = [np.asarray(part).tobytes() for part in np.random.get_state()]   # noqa: NPY002
         return state, random.getstate()
