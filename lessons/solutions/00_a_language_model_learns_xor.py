@@ -17,6 +17,14 @@ def strings_right(logits, y):
     "that is the share of bits: a string counts only when all of its bits are right": [
         "_.all(axis=1) -> _", "_.all(axis=1) -> _.mean(axis=1)"],
     "one right bit is not enough: all of them must be": "_.all(axis=1) -> _.any(axis=1)",
+    "only one of the bits is looked at: all of them must be right": [
+        "_.all(axis=1) -> _[:, 0]", "_.all(axis=1) -> _[:, -1]"],
+    "most bits are not all bits": ["_.all(axis=1) -> (_.mean(axis=1) > 0.5)",
+                                   "_.all(axis=1) -> (_.sum(axis=1) >= y.shape[1] - 1)"],
+    "that multiplies probabilities, which are never 1: take the bit with the higher score": (
+        "right = _ -> e = np.exp(logits)",
+        "right.all(axis=1) -> np.take_along_axis(e / e.sum(axis=-1, keepdims=True), y[..., None], "
+        "axis=-1).prod(axis=(1, 2))"),
     "those are the strings one by one; their share is one number": "_.mean() -> _",
     "the wrong axis: you ask which position is right in all examples":
         "_.all(axis=1) -> _.all(axis=0)",
@@ -35,16 +43,20 @@ def strings_right(logits, y):
 })
 def _(rng):
     while True:
-        B, T = int(rng.integers(7, 12)), int(rng.choice([4, 5, 6]))
+        B, T = int(rng.integers(60, 90)), int(rng.choice([4, 5, 6]))
         y = rng.integers(0, 2, (B, T))
-        higher = np.where(rng.random((B, T)) < 0.25, 1 - y, y)        # which bit scores higher
+        rates = np.full(T, 0.25)
+        rates[rng.integers(1, T - 1)] = 0                 # one bit is right in every example
+        higher = np.where(rng.random((B, T)) < rates, 1 - y, y)       # which bit scores higher
         low = rng.normal(size=(B, T))
         high = low + rng.uniform(0.5, 2, (B, T))
         logits = np.where(np.arange(2) == higher[..., None], high[..., None], low[..., None])
         right = strings_right(logits, y)
-        wrong = {hint: np.round(np.float64(mistake(logits, y)), 6).tobytes()
+        wrong = {(hint, np.round(np.float64(mistake(logits, y)), 6).tobytes())
                  for hint, mistake in EXERCISES["strings_right"].wrong_answers}
-        if right > 0.1 and len({*wrong.values(), np.round(right, 6).tobytes()}) == len(wrong) + 1:
+        outputs = {output for _, output in wrong}
+        if right > 0.1 and len(outputs) == len(wrong) and np.round(
+                right, 6).tobytes() not in outputs:
             break                                         # no two mistakes look alike
     yield logits, y
 
@@ -65,10 +77,15 @@ def parameters_trained(n_layer, n_embd, tokens, input_dim, output_dim):
     "one layer norm at the trunk's end, not two": "2 * n_layer + 1 -> 2 * n_layer + 2",
     "each block has two layer norms": [f"2 * n_layer + 1 -> n_layer{one}" for one in (" + 1", "")],
     "a layer norm has two vectors, a scale and a bias": "_ * 2 * C -> _ * C",
+    "each block has two layer norms; the third is there once, at the trunk's end":
+        "2 * n_layer + 1 -> 3 * n_layer",
+    "input and output are two layers, from input_dim to C and from C to output_dim": [
+        "return _ -> return input_dim * output_dim + output_dim + tokens * C + norms",
+        "return _ -> return input_dim * output_dim + tokens * C + norms"],
     "each vector of a layer norm has C numbers": "_ * 2 * C -> _ * 2",
     "the positions are missing: a vector of C numbers for each token": "_ + tokens * C -> _",
     "a position is a vector of C numbers": [
-        f"tokens * C -> {n}" for n in ("tokens", "tokens * tokens", "tokens * input_dim")],
+        f"tokens * C -> {n}" for n in ("tokens", "tokens * tokens", "tokens * input_dim", "C")],
     "the input and output layer have biases too": [
         ("input_dim * C + C -> input_dim * C", "_ + output_dim -> _"), "_ + output_dim -> _"],
     "C numbers are missing: the input layer's bias, or one of the last layer norm's two vectors":
@@ -110,7 +127,8 @@ def steps_to_learn(steps, accuracy, level):
 
 
 @exercise(steps_to_learn, {
-    "that is the number of the row; return the step": "steps[first] -> first",
+    "that is the number of the row, or of rows; return the step": [
+        "steps[first] -> first", "return _ -> return (accuracy >= level).sum()"],
     "that is the last step below the level: the one after it is the first that is not":
         "below[-1] + 1 -> below[-1]",
     "it is learned there, and you say that it never is": "return _ -> return math.inf",
@@ -135,14 +153,17 @@ def _(rng):
                           if i != n - 5 and 2 * i not in (n - 3, n - 1)]))
     high = np.arange(n) >= 2
     high[dip] = False
-    yield case(high, "A curve that rises, falls once, and rises again.")
+    yield case(high, "A curve that rises, falls once, and rises again.", mistakes={
+        "that is where the accuracy is highest, or another step above the level": lambda out: (
+            np.ndim(out) == 0 and out in steps)})
     yield case(np.arange(n) >= dip, "A curve that is exactly at the level for a step.", dip, {
         "a value exactly at the level is not below it": int(steps[dip + 1])})
     never = np.arange(n) >= 3
     never[-1] = False
     yield case(never, "A curve that is below the level at its last step: math.inf.", mistakes={
         "it is below the level at its last step: it has not learned, answer math.inf":
-            lambda out: np.ndim(out) == 0 and np.isfinite(out)},
+            lambda out: np.ndim(out) == 0 and np.isfinite(out),
+        "here it has never learned: answer math.inf, a number, not None": None},
                answer=lambda out: np.ndim(out) == 0 and out == math.inf)
     yield case(np.ones(n, bool), "A curve that is never below the level: the first step.")
 

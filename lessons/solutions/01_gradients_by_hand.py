@@ -19,7 +19,14 @@ def bias_gradient(dy):
         f"dy.sum(axis=(0, 1)) -> np.ones(dy.shape[-1]) * {rows}" for rows in (
             "1", "dy.shape[0] * dy.shape[1]")],
     "only some of the rows: b is used by every token of every sequence": [
-        f"_.sum(axis=_1) -> dy[{rows}].sum(axis=0)" for rows in ("0", "-1", ":, 0", ":, -1")],
+        f"_.sum(axis=_1) -> dy[{rows}].sum(axis=0)" for rows in ("0", "-1", ":, 0", ":, -1")] + [
+        "_.sum(axis=_1) -> dy[0, 0]", "_.sum(axis=_1) -> dy[-1, -1]"],
+    "dy is added as it is, with its sign": ["_.sum(axis=_1) -> abs(_).sum(axis=_1)",
+                                            "_.sum(axis=_1) -> (_ * _).sum(axis=_1)"],
+    "that takes one row for each output; all rows are added": [
+        "_.sum(axis=_1) -> _.max(axis=_1)", "_.sum(axis=_1) -> _.min(axis=_1)"],
+    "that reshape mixes outputs: rows first, dy.reshape(-1, O), and then add over them":
+        "_.sum(axis=_1) -> _.reshape(dy.shape[-1], -1).sum(axis=1)",
     "the wrong axis: one axis of rows is still there, but b has one number for each output": [
         "(0, 1) -> 0", "(0, 1) -> 1"],
     "the wrong axis: you sum over the outputs, but each output has its own bias": [
@@ -62,16 +69,21 @@ def shared_weight_gradient(x, w, dy):
         "return _ -> return w @ x.T @ dy + x.T @ dy @ w"],
     "a use's gradient takes what went into it: x into the first, z = x w into the second": [
         "return _ -> return z.T @ dy + z.T @ dz", "return _ -> return z.T @ dz",
-        "return _ -> return (z @ w).T @ dy + z.T @ dz", "return _ -> return (z @ w).T @ dy"],
+        "return _ -> return (z @ w).T @ dy + z.T @ dz", "return _ -> return (z @ w).T @ dy",
+        "return _ -> return (z @ w).T @ dy + x.T @ dz"],
     "that is the gradient of x: of w it has w's shape": "return _ -> return dz @ w.T",
-    "the two paths add up: yours is their product": "z.T @ dy + _ -> z.T @ dy * _",
+    "the two paths add up: yours is their product": [
+        "z.T @ dy + _ -> z.T @ dy * _", "z.T @ dy + _ -> z.T @ dy @ _"],
+    "a mean for a sum: every row adds its whole share": "return _ -> return (_) / len(x)",
+    "in dw a row belongs to an input: what went in is transposed, not what came back": [
+        "z.T @ dy -> dy.T @ z", "x.T @ dz -> dz.T @ x"],
     "the two paths add up: yours is their difference": [
         "z.T @ dy + _ -> z.T @ dy - _", "z.T @ dy + _ -> _ - z.T @ dy"],
     "w was used twice: yours is the gradient of y = x w": [
         "return _ -> return x.T @ dy", "return _ -> return 2 * x.T @ dy"],
 })
 def _(rng):
-    n = int(rng.choice([2, 4, 5, 6]))
+    n = int(rng.choice([4, 5, 6, 7]))
     yield rng.standard_normal((n, 3)), rng.standard_normal((3, 3)), rng.standard_normal((n, 3))
 
 
@@ -112,8 +124,8 @@ def choose_step(f, x):
     "above 0": lambda f, x: 0.0,
 })
 def _(rng):
-    def case(low, high):
-        k, x = wave_number(rng, low, high), float(rng.uniform(-1, 1))
+    def case(k):
+        x = float(rng.uniform(-1, 1))
         # Neither flat there (the slope is at least 0.7 k) nor straight (the curvature is not 0).
         at_x = float(rng.uniform(0.2, 0.8) * rng.choice([-1, 1]))
         phase, c = at_x - k * x, float(rng.uniform(1, 3))
@@ -137,7 +149,9 @@ def _(rng):
 
     for low, high in rng.permutation([(-4.0, -3.7), (-4.0, -3.7), (-3.0, 3.0), (3.7, 4.0),
                                       (3.7, 4.0)]):
-        yield case(low, high)
+        yield case(wave_number(rng, low, high))
+    # Steps of 1, 1/2 and 1/10 are nearly whole turns here, and agree on a slope of next to 0.
+    yield case(float(20 * np.pi * rng.integers(15, 50) + 1e-4))
 
 
 if __name__ == "__main__":

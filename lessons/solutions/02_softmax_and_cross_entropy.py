@@ -32,6 +32,9 @@ def loss_of_a_hint(V, k):
     "k is a ratio of probabilities: it belongs inside the logarithm": [
         "np.log((V - 1 + k) / k) -> np.log(V) / k", "np.log((V - 1 + k) / k) -> np.log(V) - k",
         "np.log((V - 1 + k) / k) -> np.log(V - 1 + np.exp(k)) - k"],
+    "that is one minus it, the probability of any other word": "np.log(_) -> -np.log(1 - 1 / (_))",
+    "the loss is that of one word, the target: nothing is multiplied by V":
+        "np.log(_) -> V * np.log(_)",
     "the V is missing: how many parts are there in all?": ["_ / k -> k", "_ / k -> 1 / k"],
     "the others have a part each, together V - 1: the more words, the larger the loss":
         "_ / k -> V * k",
@@ -87,6 +90,8 @@ OF_ALL = "p = softmax(z) -> e = np.exp(z - z.max()); p = e / e.sum({})"
         "return _ -> return -(q * np.log(p)).sum(axis=1).mean()",
         "return _ -> return -q * np.log(p) / len(z)"],
     "q is missing: what the model believes minus what it is told": "p - q -> p",
+    "what the model believes is missing: the softmax of z": "p - q -> -q",
+    "divided twice: the mean over the rows is one division": "_ / len(z) -> _ / len(z) ** 2",
     "q are probabilities already: softmax belongs to z": "p - q -> p - softmax(q)",
     "softmax's backward gets the rate along p, which is -q / p, not q": [
         f"p - q -> {sign}p * (q - (q * p).sum(axis=-1, keepdims=True))" for sign in ("", "-")],
@@ -94,7 +99,7 @@ OF_ALL = "p = softmax(z) -> e = np.exp(z - z.max()); p = e / e.sum({})"
         f"return _ -> return (p - q).{way}(axis=0)" for way in ("mean", "sum")],
 }, {"overflows": "p = softmax(z) -> p = np.exp(z) / np.exp(z).sum(axis=-1, keepdims=True)"})
 def _(rng):
-    N, V = int(rng.integers(3, 6)), int(rng.integers(7, 10))
+    N, V = int(rng.integers(4, 7)), int(rng.integers(7, 10))
     q = softmax(rng.standard_normal((N, V)))
     yield 1.5 * rng.standard_normal((N, V)), q
     yield Case((800 + 300 * rng.standard_normal((N, V)), q), mistakes={
@@ -117,7 +122,7 @@ def log_softmax_backward(dy, y):
     "y is a logarithm; the probability is exp(y)": [
         "np.exp(y) -> y", "return _ -> return y * (dy - (dy * y).sum(axis=-1, keepdims=True))"],
     "1 / p is the logarithm's rate along p; x stands before the softmax":
-        "return _ -> return dy / np.exp(y)",
+        ["return _ -> return dy / np.exp(y)", "return _ -> return dy / y"],
     "dy is missing in the second term: every y of a row sends its dy through the log-sum-exp":
         "np.exp(y) * total -> np.exp(y)",
     "the sum of dy has no weights: each y moves with the log-sum-exp at the same rate, -1":
@@ -132,6 +137,9 @@ def log_softmax_backward(dy, y):
     "each entry counts only its own path: the log-sum-exp is shared by the row":
         "np.exp(y) * total -> np.exp(y) * dy",
     "a sign is wrong: y is x minus the log-sum-exp": "dy - _ -> dy + _",
+    "that is a softmax's backward on y: here dy arrives at x with rate 1": [
+        "dy - _ -> dy - (dy * y).sum(axis=-1, keepdims=True)",
+        "dy - _ -> dy - (dy * np.exp(y)).sum(axis=-1, keepdims=True)"],
 })
 def _(rng):
     x, dy = 2 * rng.standard_normal((4, 5)), rng.standard_normal((4, 5))
@@ -153,15 +161,18 @@ def loss_scale(gradient):
     "overflow": [("np.floor -> np.ceil", "30000.0 -> 70000.0"), "np.abs(gradient) -> gradient",
                  "np.abs(gradient) -> (-gradient)",
                  "np.abs(gradient).max() -> np.abs(gradient[0, 0])"],
-    "become 0": ["np.floor(_) -> -16", "30000.0 -> 1e-6"],
+    "become 0": ["np.floor(_) -> -40", "30000.0 -> 1e-6"],
     "return one number": "return _ -> return np.full(gradient.shape, _)",
 })
 def _(rng):
     def case(size, sign):
-        gradient = size * rng.uniform(0.5, 2) * np.exp(1.5 * rng.standard_normal((50, 20)))
-        gradient *= rng.choice([-1.0, 1.0], gradient.shape)
-        row, column = rng.integers(50), rng.integers(20)
-        gradient[row, column] = 8 * sign * np.abs(gradient).max()
+        # Two or three scales are right: from the 1 % that may be lost to the largest entry it is
+        # nearly as far as float16 reaches.  A few entries are smaller than that.
+        powers = rng.permutation(np.linspace(0, 35, 1000))
+        powers[rng.choice(1000, 5, replace=False)] = -20
+        powers[rng.integers(1000)] = 38
+        gradient = size * rng.uniform(0.5, 2) * (2 ** powers).reshape(50, 20)
+        gradient *= np.where(powers == 38, sign, rng.choice([-1.0, 1.0], 1000)).reshape(50, 20)
 
         def scaled(scale):
             return np.float16(gradient * float(scale))
@@ -188,7 +199,7 @@ def _(rng):
                     lambda s: lost(s) > 0.01})
 
     sign = float(rng.choice([-1, 1]))                     # of the largest entry: both in each draw
-    for size in rng.permutation([1e-11, 1e-7, 1e4]):
+    for size in rng.permutation([1e-16, 1e-12, 0.1]):
         sign = -sign
         yield case(size, sign)
 

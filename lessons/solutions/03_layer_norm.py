@@ -149,6 +149,10 @@ def most_moved_scale(before, after):
 @exercise(most_moved_scale, refused={
     "both signs": ["np.sqrt(_) -> (after[name] - before[name]).mean()",
                    "np.sqrt(_) -> np.linalg.norm(after[name]) - np.linalg.norm(before[name])"],
+    "channels moved apart": [f"np.sqrt(_) -> {measure}" for measure in (
+        "(after[name] - before[name])[0]", "(after[name] - before[name]).std()",
+        "np.ptp(after[name] - before[name])", "(after[name] - before[name]).max()",
+        "-(after[name] - before[name]).min()", "abs(after[name] - before[name])[-1]")],
     "that is a bias": "_ and name.endswith('weight') -> _",
     "not a layer norm": ("'ln_' in name and _ -> _", "np.mean -> np.sum"),
     "was so before": [f"np.sqrt(_) -> {size}" for size in (
@@ -165,9 +169,11 @@ def _(rng):
     def signs(n):
         return rng.permutation(np.repeat([-1.0, 1.0], n // 2))
 
-    for winner in rng.permutation(norms):                 # each of them once
+    # Each of them wins once: half up and half down, all up, or all down; not in its outer channels.
+    ways = rng.permutation(["apart", "apart", "apart", "up", "up", "down", "down"])
+    for winner, way in zip(rng.permutation(norms), ways, strict=True):
         others = rng.permutation([n for n in norms if n != winner])
-        rises, loud, of_a_bias = (str(n) for n in others[:3])
+        rises, loud, of_a_bias, split = (str(n) for n in others[:4])
         before = {name: rng.standard_normal((8, 8)) for name in (
             "input.weight", "trunk.wpe.weight", "trunk.h.0.attn.c_attn.weight")}
         for n in rng.permutation(norms):                  # in no order
@@ -177,16 +183,21 @@ def _(rng):
         after = {name: value + 0.01 * rng.uniform(-1, 1, value.shape)
                  for name, value in before.items()}
         after["trunk.wpe.weight"] = before["trunk.wpe.weight"] + rng.standard_normal((8, 8))
-        after[f"{winner}.weight"] = before[f"{winner}.weight"] + 0.5 * signs(8)
+        way_of = {"apart": signs(6), "up": np.ones(6), "down": -np.ones(6)}[way]
+        after[f"{winner}.weight"] = before[f"{winner}.weight"] + 0.5 * np.r_[0.1, way_of, -0.1]
         after[f"{rises}.weight"] = before[f"{rises}.weight"] + 0.2
+        after[f"{split}.weight"] = before[f"{split}.weight"] + 0.3 * np.r_[1, signs(6), -1]
         after[f"{of_a_bias}.bias"] = before[f"{of_a_bias}.bias"] + 1.5
 
         def chosen(name):
             return lambda out: isinstance(out, str) and out == name
 
         yield Case((before, after), chosen(f"{winner}.weight"), {
-            f"it rose the most, but {winner}.weight moved further, half up and half down: do "
-            "moves of both signs count, and do you look at every scale?": chosen(f"{rises}.weight"),
+            f"it rose, but {winner}.weight moved further: do moves of both signs count, and do you "
+            "look at every scale?": chosen(f"{rises}.weight"),
+            f"its channels moved apart, but {winner}.weight moved further: do all channels count, "
+            "moves of both signs as far as they go, and do you look at every scale?":
+                chosen(f"{split}.weight"),
             "that scale is the largest, and was so before: ask of every scale how far it *moved*":
                 chosen(f"{loud}.weight"),
             "that is a bias; the scales are called weight": chosen(f"{of_a_bias}.bias"),

@@ -32,6 +32,13 @@ def answer_to_no_question(v):
         "return _ -> return F.softmax(v)[0]",
     "a token adds up all that it sees before it divides": "np.cumsum(v, axis=0) -> v",
     "return one row of y for each token": "return _ -> return v.mean(axis=0)",
+    "the sum runs over tokens, axis 0": [
+        "return _ -> return np.cumsum(v, axis=1) / np.arange(1, v.shape[1] + 1)"],
+    "all tokens that it may see have a share, not the last two": [
+        "return _ -> return np.array([v[max(0, t - 1):t + 1].mean(axis=0) "
+        "for t in range(len(v))])"],
+    "token 0 sees one token, itself": [
+        "np.arange(1, len(v) + 1) -> np.arange(2, len(v) + 2)"],
 }, {"itself too": "return _ -> return np.roll(_, 1, axis=0) * (counts > 1)"})
 def _(rng):
     v = rng.standard_normal((int(rng.integers(4, 8)), 3))
@@ -113,6 +120,7 @@ MEASURE = "measure = _ -> measure = "
 
 @exercise(goes_by_position, refused={
     "no position": MEASURE + "-maps.std(axis=0).mean(axis=(-1, -2))",
+    "last token": [MEASURE + "maps.mean(axis=0)[..., -1, :].max(axis=-1)"],
     "sharpest": [MEASURE + "maps.max(axis=-1).mean(axis=(0, -1))",
                  MEASURE + "maps[0].max(axis=-1).mean(axis=-1)"],
     "exchanged": "return _, _1 -> return _1, _",
@@ -130,14 +138,15 @@ def _(rng):
         winner = tuple(map(int, winner))
         swapped = winner[::-1]
         others = [n for n in heads if n not in (winner, swapped)]
-        even, content, latest = (tuple(map(int, n)) for n in rng.permutation(others)[:3])
+        even, content, latest, at_end = (tuple(map(int, n)) for n in rng.permutation(others)[:4])
         S = 1.2 * rng.standard_normal((texts, blocks, H, T, T))
         S[:, *winner] += 4.5 * pattern
         S[:, *even] = 0
         positions = (rng.random((texts, T)) * np.arange(1, T + 1)).astype(int)      # at most t
         S[:, *content] += 9 * np.eye(T)[positions]
         S[:, *latest] *= 0.1
-        S[:, *latest] -= 0.15 * np.abs(np.arange(T)[:, None] - np.arange(T))
+        S[:, *latest] -= 0.25 * np.abs(np.arange(T)[:, None] - np.arange(T))
+        S[:, *at_end, -1, int(rng.integers(T))] += 9
         maps, _ = F.softmax(S + mask)
 
         def chosen(head):
@@ -150,6 +159,7 @@ def _(rng):
             "position": chosen(latest),
             "that head is the sharpest, but it picks another position in each text: how do the "
             "texts enter your measure?": chosen(content),
+            "that head picks one position at the last token alone: all rows count": chosen(at_end),
             "block and head are exchanged": chosen(swapped),
             "return (block, head): one number is an index into all heads; np.unravel_index":
                 lambda out: np.ndim(out) == 0,

@@ -34,6 +34,17 @@ def block_backward(dy, a_backward, m_backward):
     "dy is in du already: it runs past both parts once": "return _ -> return dy + _",
     "attention gets all of du, with what ran past the feed-forward part":
         "a_backward(du) -> a_backward(m_backward(dy))",
+    "that leads back through attention only: the feed-forward part is left": [
+        "return _ -> return dy + a_backward(dy)"],
+    "the ways add up: where two of them meet, their gradients are added": [
+        "dy + m_backward(dy) -> dy - m_backward(dy)",
+        "du + a_backward(du) -> du - a_backward(du)",
+        "dy + m_backward(dy) -> dy * m_backward(dy)",
+        "du + a_backward(du) -> du * a_backward(du)",
+        "return _ -> dv = dy - m_backward(dy)\nreturn dv - a_backward(dv)",
+        "return _ -> dv = dy * m_backward(dy)\nreturn dv * a_backward(dv)"],
+    "attention ran first, so its way back comes last": [
+        "return _ -> return dy + a_backward(dy) + m_backward(a_backward(dy))"],
 })
 def _(rng):
     B, T, C = (int(n) for n in rng.choice([2, 3, 4, 5, 6], 3, replace=False))

@@ -38,8 +38,23 @@ PARTS = ("k + 0 * same] for k in range(strings * P)", "k * P + p] for k in range
          "axis=0)",
          "share = _ -> share = sum(A[n, :, query, k * P + p] for k in range(strings)) / strings"],
     "asked token p looks for token p of the right string, not for another of its tokens": [
-        "which[:, None] * P + p -> which[:, None] * P + 0 * p",
-        *(f"which[:, None] * P + p -> which[:, None] * P + (p + {k}) % P" for k in (-1, 1))],
+        "which[:, None] * P + p -> which[:, None] * P + 0 * p"],
+    "that is the token after the right one: a copy of p is at token p": [
+        "which[:, None] * P + p -> which[:, None] * P + p + 1",
+        "which[:, None] * P + p -> which[:, None] * P + (p + 1) % P",
+        "which[:, None] * P + p -> which[:, None] * P + np.minimum(p + 1, P - 1)"],
+    "that is the token before the right one": [
+        "which[:, None] * P + p -> which[:, None] * P + p - 1",
+        "which[:, None] * P + p -> which[:, None] * P + (p - 1) % P",
+        "query = strings * P + p -> query = strings * P + np.minimum(p + 1, P - 1)",
+        "which[:, None] * P + p -> which[:, None] * P + np.maximum(p - 1, 0)"],
+    "that is another string than the right one": [
+        "which[:, None] -> (which[:, None] + 1) % strings",
+        "which[:, None] -> (which[:, None] - 1) % strings",
+        "which[:, None] -> (strings - 1 - which[:, None])"],
+    "the largest is one example's; take the mean over examples and p": [
+        "_.mean(axis=(0, 1)) -> _.max(axis=(0, 1))",
+        "_.mean(axis=(0, 1)) -> _.max(axis=1).mean(0)"],
     "token p of every string is in it; only that of the right string counts":
         "share = _ -> share = sum(A[n, :, query, k * P + p] for k in range(strings))",
     "the token of the right string that gets most need not be token p":
@@ -121,6 +136,15 @@ def say_the_mean(y, head, n_head):
     "all heads say their mean; only this one should": "mine = _ -> mine = slice(None)",
     "return all channels: those of the other heads stay as they are": [
         "return out -> return out[..., mine]", "return out -> return out[0, 0, mine]"],
+    "a mean, not a median": [
+        "y[..., mine].mean(axis=(0, 1)) -> np.median(y[..., mine], axis=(0, 1))"],
+    "the other heads stay as they are": [
+        "out = y.copy() -> out = 0 * y"],
+    "one example or token alone: take the mean over all of them": [
+        "y[..., mine].mean(axis=(0, 1)) -> y[0][..., mine].mean(axis=0)",
+        "y[..., mine].mean(axis=(0, 1)) -> y[:, 0][..., mine].mean(axis=0)"],
+    "nothing is left of the output itself: the mean takes its place": [
+        "y[..., mine].mean(axis=(0, 1)) -> (y[..., mine] + y[..., mine].mean(axis=(0, 1))) / 2"],
 }, {"all heads but": "return out -> out[:] = y.mean(axis=(0, 1)); out[..., mine] = y[..., mine]; "
                      "return out"})
 def _(rng):

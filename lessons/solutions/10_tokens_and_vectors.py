@@ -29,14 +29,21 @@ def row_gradient(dy, ids, v):
         "_.sum(axis=0) -> _.sum()", "_.sum(axis=0) -> _.sum(axis=1)"],
     "add over passages and over places: the result is one row, (C,)": [
         f"return _ -> return (dy * (ids == v)[:, :, None]).sum(axis={axis})" for axis in (0, 1)],
+    "v is an id: the places are those where ids is v": [
+        "return _ -> return dy.reshape(-1, dy.shape[-1])[v]",
+        "return _ -> return dy[:, v % dy.shape[1]].sum(axis=0)"],
+    "add dy at those places; yours counts them": [
+        "return _ -> return np.full(dy.shape[-1], float((ids == v).sum()))"],
 }, rtol=1e-5)
 def _(rng):
     B, T, C = (int(n) for n in rng.permutation([5, 6, 7]))
     ids, dy = rng.integers(2, 6, (B, T)), rng.standard_normal((B, T, C))
     v = int(rng.integers(2, 5))
     ids[ids == v] = 1
-    for b in rng.permutation(B)[:2]:                      # twice in each of two passages
-        ids[b, rng.permutation(T)[:2]] = v
+    for b in 1 + rng.permutation(B - 1)[:2]:              # twice in each of two passages
+        places = rng.permutation(T)[:2]
+        ids[b, places] = v
+        dy[b, places[1]] = dy[b, places[0]]               # equal gradients count twice, too
     yield dy, ids, v
     yield Case((dy, ids, 7), mistakes={
         "a row that no token asked for has gradient 0, as an array (C,)":
@@ -78,6 +85,16 @@ def tied_gradient(dx, ids, dlogits, y):
         "_ @ _1 -> _ @ _1 / len(ids)", "_ @ _1 -> _ @ _1 / ids.shape[1]"],
     "dx and y are exchanged": "return dw -> dw = dlogits.reshape(-1, V).T @ dx.reshape(-1, C)\n"
                               "np.add.at(dw, ids, y)\nreturn dw",
+    "both gradients belong to dw: the look-up's is added to the output's": [
+        "np.add.at(dw, ids, dx) -> dw[ids] = dx"],
+    "the look-up's gradient is dx, the output's is dlogits times y": [
+        "np.add.at(dw, ids, dx) -> np.add.at(dw, ids, dx + y)",
+        "_ @ y.reshape(-1, C) -> _ @ dx.reshape(-1, C)",
+        "dw = _ -> dw = np.zeros((V, C))\nnp.add.at(dw, ids, dx + y)",
+        "dw = _ -> dw = np.zeros((V, C))\nnp.add.at(dw, ids, np.take_along_axis(dlogits, "
+        "ids[..., None], -1) * y)"],
+    "dlogits has all of the softmax and the target in it: subtract nothing": [
+        "dw = _ -> dw = (dlogits - np.eye(V)[ids]).reshape(-1, V).T @ y.reshape(-1, C)"],
 }, rtol=1e-5)
 def _(rng):
     B, T, C, V = (int(n) for n in rng.permutation([3, 5, 4, 7]))
@@ -129,6 +146,7 @@ def _(rng):
         return length * table
 
     good = planted(0.85, np.where(np.isin(np.arange(V), words[:2 * n]), 0.3, 3.0)[:, None])
+    good[b[0]] = rng.standard_normal(C)                   # the first pair alone says nothing
     loud, quiet = planted(0.3, 30.0), planted(0.3, 0.01)
     common = planted(0.0) + 8 * rng.standard_normal(C) / np.sqrt(C)
     opposite = planted(-0.98)

@@ -32,6 +32,16 @@ def bits_per_byte(p, n_bytes):
     "one number is asked for: add the bits of all tokens": "_.sum() -> _",
     "that is a perplexity: bits are its logarithm": [
         "return _ -> return 2 ** _", "-np.log2(p).sum() / n_bytes -> np.exp(-np.log(p).mean())"],
+    "a token's bits are -log2 of its probability": [
+        "return _ -> return p.sum() / n_bytes",
+        "return _ -> return (1 / p).sum() / n_bytes",
+        "return _ -> return (1 - p).sum() / n_bytes",
+        "return _ -> return -np.log2(1 - p).sum() / n_bytes"],
+    "all tokens count: a sum, not a median": [
+        "return _ -> return -np.median(np.log2(p)) * len(p) / n_bytes"],
+    "together they have n_bytes bytes, neither more nor fewer": [
+        "return _ -> return -np.log2(p).sum() / (n_bytes + 1)",
+        "return _ -> return -np.log2(p).sum() / (n_bytes - 1)"],
 })
 def _(rng):
     N = int(rng.integers(500, 700))                       # about 2,000 bytes
@@ -87,6 +97,16 @@ def bigram_bits(train, test, V, alpha):
     "the result is infinite: is alpha added to pairs that never occur?": "n / _ -> (n - alpha) / _",
     "a logarithm of the mean: take the mean of the logarithms":
         "np.log2(_).mean() -> np.log2(_.mean())",
+    "the bits are those of the test, the counts those of train": [
+        "return _ -> return -np.log2(p[train[:-1], train[1:]]).mean()"],
+    "a pair has an order: n[a, b] counts b after a": [
+        "p = _ -> n = n + n.T - alpha\np = n / n.sum(axis=1, keepdims=True)"],
+    "alpha is added to each of the V counts, as it is": [
+        "float(alpha) -> float(alpha) / V"],
+    "the first token of test has none before it, and is not asked for": [
+        "return _ -> return (-np.log2(p[test[:-1], test[1:]]).sum() + np.log2(V)) / len(test)"],
+    "the counts are those of train alone": [
+        "p = _ -> np.add.at(n, (test[:-1], test[1:]), 1)\np = n / n.sum(axis=1, keepdims=True)"],
 }, rtol=1e-8)                                             # two mistakes may be close
 def _(rng):
     V, alpha = int(rng.integers(4, 7)), float(rng.uniform(0.2, 0.8))
@@ -135,14 +155,15 @@ def _(rng):
 
     loop = random_text(int(rng.integers(20, 31)))
     a, b = (str(x) for x in rng.choice(list("aehnorst"), 2, replace=False))
-    phrase = random_text(6)
+    phrase, passage = random_text(6), random_text(30)
     texts = {"loop": random_text(120) + (loop * 20)[:240], "few": random_text(360, a + b),
-             "long": random_text(1500), "short": random_text(60),
+             "long": "".join(random_text(100) + passage for _ in range(20)),
+             "short": random_text(60),
              "word": "".join(random_text(int(rng.integers(7, 14))) + phrase for _ in range(22)),
              "early": (random_text(9) * 5)[:40] + random_text(320)}
     hints = {
         "few": "it has only two letters, in no order that comes back: few letters are not a circle",
-        "long": "it is long, but nothing in it comes back: count shares, not numbers",
+        "long": "it is long, and little of it comes back: count shares, not numbers",
         "short": "it is short, but nothing in it comes back: count shares, not numbers",
         "word": "one short phrase comes back in it, each time after something new: how long are "
                 "the strings that you compare?",

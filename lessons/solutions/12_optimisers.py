@@ -27,6 +27,17 @@ def largest_rate(H):
         "2 / _ -> _ / 2", "2 / _ -> _", "2 / _ -> 2 * _"],
     "the best rate of all is smaller; where does it begin to diverge?":
         "_.max() -> (_.max() + _.min())",
+    "the eigenvalue counts as it is: no root and no square": [
+        "return _ -> return 2 / np.sqrt(np.linalg.eigvalsh(H).max())",
+        "return _ -> return 1 / np.linalg.eigvalsh(H).max() ** 2"],
+    "the sums of rows are an upper limit of the eigenvalues; the largest itself decides": [
+        "return _ -> return 2 / np.abs(H).sum(axis=1).max()"],
+    "that is the product of all curvatures; each direction moves alone": [
+        "return _ -> return 2 / np.linalg.det(H)"],
+    "that is how much the curvatures differ; where does the steepest one diverge?": [
+        "return _ -> return 2 * np.linalg.eigvalsh(H).min() / np.linalg.eigvalsh(H).max()",
+        "return _ -> return np.linalg.cond(H)",
+        "return _ -> return 2 / np.linalg.cond(H)"],
 }, about="Along an eigenvector of H with eigenvalue h, a step multiplies x by 1 - lr h.", rtol=1e-5)
 def _(rng):
     for n in rng.permutation([3, 4, 5]):

@@ -33,6 +33,11 @@ def ranges_apart(n, m):
     "a probability is at most 1: divide by the number of ways": "2 / ways -> ways / 2",
     "return a probability from 0 to 1, not a percentage": [
         "2 / ways -> 200 / ways", "2 / ways -> 100 / ways"],
+    "count the ways to choose n places of n + m, not the places": [
+        "return _ -> return 2 / (n + m)",
+        "return _ -> return (n + m) / ways",
+        "return _ -> return 2 / math.comb(n + m - 1, n)",
+        "return _ -> return 2 / math.comb(n + m + 1, n)"],
 })
 def _(rng):
     for n in rng.permutation([3, 4, 6]):
@@ -108,10 +113,12 @@ VAR = "n, m, va, vb = _ -> n, m, va, vb = len(a), len(b), a.var(), b.var()"
                                "return _ -> return a.min() - b.max(), a.max() - b.min()"],
     "middle is right": "t = _ -> t = 0.5"}, rtol=1e-5)
 def _(rng):
+    sign = rng.choice([-1, 1])
     for n, order in zip(rng.permutation([4, 5, 7]), rng.permutation([1, 1, -1]), strict=True):
         n, m = [int(n), int(n + rng.choice([2, 3]))][::order]         # either arm is smaller
         a = rng.uniform(50, 80) + rng.uniform(1, 4) * rng.standard_normal(n)
-        b = a.mean() + rng.uniform(-6, 6) + rng.uniform(1, 4) * rng.standard_normal(m)
+        sign *= -1                                        # either mean is the higher one
+        b = a.mean() + sign * rng.uniform(4, 9) + rng.uniform(1, 4) * rng.standard_normal(m)
         args = a, b, float(rng.choice([0.8, 0.9, 0.99]))
         low, high = difference_interval(*args)
         yield Case(args, mistakes={
@@ -141,18 +148,25 @@ def seeds_needed(difference, spread):
         "2.8 -> 1.96", ("2.8 -> 1.96", "n = 2 * _ -> n = _")],
     "the difference must be 1.96 + 0.84 of e": ["2.8 -> 0.84", "2.8 -> 1.96 - 0.84"],
     "the number grows with the square of spread / difference": [
-        "(_) ** 2 -> 2.8 ** 2 * spread / difference", "(_) ** 2 -> 2.8 * spread / difference",
+        "(_) ** 2 -> 2.8 ** 2 * spread / abs(difference)",
+        "(_) ** 2 -> 2.8 * spread / abs(difference)", "(_) ** 2 -> 2.8 * spread / difference",
         "(_) ** 2 -> 2.8 ** 2 * spread / difference ** 2", "n = _ -> n = np.sqrt(_)"],
+    "the difference may be negative, the number of runs may not":
+        "(_) ** 2 -> 2.8 ** 2 * spread ** 2 / (difference * abs(difference))",
+    "the difference is squared, as the spread":
+        "(_) ** 2 -> 2.8 ** 2 * spread ** 2 / abs(difference)",
     "2.8 is squared as well": "(_) ** 2 -> 2.8 * (spread / difference) ** 2",
     "difference and spread are exchanged: a small difference needs many runs":
         "spread / difference -> difference / spread",
 }, rtol=1e-9)
 def _(rng):
+    sign = rng.choice([-1, 1])
     for ratio in rng.permutation([0.2, 0.3, 0.4]):        # about the difference in spreads
         spread = float(rng.uniform(7, 9))
         # A little above a whole number, with 2.8 as with the exact 2.8016.
         n = round(2 * (2.8 / (ratio * rng.uniform(0.95, 1.05))) ** 2) + rng.uniform(0.08, 0.2)
-        yield 2.8 * spread * math.sqrt(2 / n), spread
+        sign *= -1                                        # the first arm may be the lower one
+        yield sign * 2.8 * spread * math.sqrt(2 / n), spread
 
 
 if __name__ == "__main__":

@@ -28,6 +28,23 @@ def same_spread(std, channels, new_channels):
          for relative in (0.55, "0.02 * np.sqrt(768)")],
     "the fourth root is for both queries and keys; here one product stays the same":
         "np.sqrt(_) -> np.sqrt(np.sqrt(_))",
+    "the standard deviation that the old model has counts, and both numbers of channels": [
+        "return _ -> return 1 / np.sqrt(new_channels)",
+        "return _ -> return 0.02"],
+    "std is a standard deviation: the root is of the channels alone": [
+        "return _ -> return np.sqrt(std * channels / new_channels)",
+        "return _ -> return std ** 2 * channels / new_channels"],
+    "a quotient under one root: channels / new_channels": [
+        "return _ -> return std * np.sqrt(abs(channels - new_channels))",
+        "return _ -> return std * np.sqrt(channels) / new_channels",
+        "return _ -> return std * np.sqrt(channels / (channels + new_channels))",
+        "return _ -> return std * np.sqrt(channels * new_channels)"],
+    "one of the two numbers of channels is missing": [
+        "return _ -> return std * channels",
+        "return _ -> return std * np.sqrt(new_channels)",
+        "return _ -> return std * new_channels"],
+    "no logarithm: a sum of n random terms is as large as the root of n": [
+        "return _ -> return std * np.log(channels) / np.log(new_channels)"],
 })
 def _(rng):
     C, new = (int(n) for n in rng.permutation([96, 200, 384, 640, 1024])[:2])
@@ -71,6 +88,13 @@ def random_head(rng):
         ["s = _ -> s = np.linalg.svd(w_v @ w_o)[0]", "s = _ -> s = np.linalg.svd(w_v @ w_o)[2]"],
     "take sums above and below the fraction line, no means": [
         f"return _ -> return _ * w_v.shape[1] ** {power}." for power in (1, -1, -2)],
+    "that compares with the strongest alone; the participation ratio has fourth powers below": [
+        "return _ -> return s2.sum() / s2.max()",
+        "return _ -> return s.sum() / s.max()"],
+    "that is another measure, of the entropy": [
+        "return _ -> return np.exp(-(s2 / s2.sum() * np.log(s2 / s2.sum() + 1e-300)).sum())"],
+    "the singular values are of the product, not those of each matrix put together": [
+        "s = _ -> s = np.linalg.svd(w_v, compute_uv=False) * np.linalg.svd(w_o, compute_uv=False)"],
 }, {"fourth powers": "return _ -> return s2.sum()"}, rtol=1e-5)
 def _(rng):
     w_v, w_o = random_head(rng)
@@ -109,9 +133,10 @@ def _(rng):
     lacks = {name: value for name, value in control.items() if name != names[3]}
     swapped = {name: value for name, value in lacks.items()} | {"blocks": 3}
     turned = dict(reversed(control.items())) | {names[4]: control[names[4]] + 2}
+    nothing = dict(control) | {"start": None}
     back = dict(control) | {names[0]: control[names[0]] + 1, names[1]: control[names[1]] - 1}
     arms = [(one, True), (two, False), (dict(control), False), (more, True), (lacks, True),
-            (swapped, False), (turned, True), (back, False)]
+            (swapped, False), (turned, True), (back, False), (nothing, True)]
     arms = [arms[i] for i in rng.permutation(len(arms))]
     right = [fair for _, fair in arms]
 
@@ -134,6 +159,8 @@ def _(rng):
         "a setting that the arm lacks is a difference, too": says(lacks, False),
         "a setting that only the arm has is a difference, too":
             either(says(more, False), says(swapped, True)),
+        "a setting that only the arm has is a difference, too, also if it is None":
+            says(nothing, False),
     }, about="An arm is fair when it differs from the control in exactly one setting.")
 
 

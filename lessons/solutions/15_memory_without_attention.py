@@ -29,6 +29,25 @@ def bias_for_half(n):
     "take the natural logarithm, that of base e": "np.log -> np.log10",
     "that is e^-b: a logarithm is missing": [
         "-np.log(_) -> _", "return _ -> return f / (1 - f)"],
+    "that takes another number of gates than n": [
+        "return _ -> return -np.log(2 ** (1 / (n + 1)) - 1)",
+        "return _ -> return -np.log(2 ** (1 / max(n - 1, 0.5)) - 1)",
+        "return _ -> return -np.log(2 ** (1 / np.sqrt(n)) - 1)"],
+    "a half is to be left, not a quarter or another share": [
+        "return _ -> return -np.log(4 ** (1 / n) - 1)"],
+    "the sigmoid's inverse is log(f / (1 - f))": [
+        "return _ -> return np.arctanh(f)",
+        "return _ -> return -np.log(1 - f)",
+        "return _ -> return np.arctanh(2 * f - 1)"],
+    "that grows with log n, but what is f?": [
+        "return _ -> return np.log(n)",
+        "return _ -> return np.log2(n)",
+        "return _ -> return np.log(n + 1)"],
+    "one bias for every n is no answer: f^n = 1/2": [
+        "return _ -> return 2.0",
+        "return _ -> return 1.0"],
+    "f^n = 1/2 gives f = (1/2)^(1/n): yours is 1 - (1/2)^n": [
+        "return _ -> return np.log((1 - 0.5 ** n) * 2 ** n)"],
 }, about="Let f^n = 1/2, solve for f, then 1 / (1 + e^-b) = f for b.")
 def _(rng):
     for n in (float(rng.uniform(1.5, 3)), int(rng.integers(4, 9)), int(rng.integers(20, 90))):
@@ -77,6 +96,15 @@ def decay_backward(dy, x, f):
     "df: one number for each channel: sum over the tokens": "_.sum(axis=0) -> _",
     "df: one number for each channel; yours sums over the channels, too": [
         "_.sum(axis=0) -> _.sum()", "_.sum(axis=0) -> _.sum(axis=1)"],
+    "f is used as it is: no 1 - f and no square in dx": [
+        "dc = f * dx[t] -> dc = (1 - f) * dx[t]",
+        "dc = f * dx[t] -> dc = f * f * dx[t]"],
+    "df: f is a weight, not a sigmoid of one: no factor f (1 - f) or 1 / f": [
+        "(dx * c[:-1]).sum(axis=0) -> (dx * c[:-1]).sum(axis=0) * f * (1 - f)",
+        "(dx * c[:-1]).sum(axis=0) -> (dx * c[:-1]).sum(axis=0) / f"],
+    "df: before the first token the state is 0, and later states are one place on": [
+        "(dx * c[:-1]).sum(axis=0) -> (dx[:-1] * c[2:]).sum(axis=0)",
+        "(dx * c[:-1]).sum(axis=0) -> (dx * np.concatenate([x[:1], c[1:-1]])).sum(axis=0)"],
 })
 def _(rng):
     T, D = int(rng.integers(5, 8)), int(rng.integers(2, 5))

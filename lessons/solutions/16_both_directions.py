@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minifpt.exercises import Case, as_mask, check_solutions, exercise, fails
+from minifpt.exercises import Case, check_solutions, exercise
 
 
 def prefix_mask(T, P):
@@ -34,13 +34,19 @@ def prefix_mask(T, P):
         "return _ -> return (s < P) & (t < P) | (s <= t) & (s >= P)",
     "a token after the prefix sees the others before it as well, not only the prefix":
         "s <= t -> s + t < 0",
+    "a later token sees all before it: no window": [
+        "return _ -> return (s <= t) & (s > t - P)"],
+    "the prefix are the first P tokens, not the last": [
+        "return _ -> return (s <= t) | (s >= T - P)"],
+    "a later token sees the later ones before it, too": [
+        "return _ -> return (s < P) | (s == t)"],
 }, {"True and False": "return _ -> return np.where(np.tri(T) > 0, 0, -np.inf)"})
 def _(rng):
     T = int(rng.integers(6, 9))
     for P in (int(rng.integers(3, T - 2)), 0, T):
         yield Case((T, P), mistakes={
             "return an array (T, T) of True and False, or of 1 and 0":
-                fails(lambda out: as_mask(out, (T, T)))},
+                lambda out: np.shape(out) != (T, T) or not np.isin(out, (0, 1)).all()},
             about=f"T = {T}, P = {P}: what does each token see?")
 
 
@@ -72,6 +78,16 @@ def missing_token(P, left, right):
     "a softmax of probabilities: they only have to be divided by their sum":
         "both = _ -> both = np.exp(_)",
     "the logarithm must be undone before the sum is made 1": "both = _ -> both = np.log(_)",
+    "both must happen: a product, not a quotient": [
+        "P[left] * P[:, right] -> P[left] / P[:, right]"],
+    "those are logarithms: probabilities are asked for": [
+        "return _ -> return np.log(P[left]) + np.log(P[:, right])",
+        "return _ -> return np.log(both / both.sum())"],
+    "each token has a chance; yours gives all to the likeliest": [
+        "return _ -> return np.eye(len(P))[both.argmax()]"],
+    "the product as it is: no root, and no other factor": [
+        "both = _ -> both = np.sqrt(P[left] * P[:, right])",
+        "both = _ -> both = P[left] * P[:, right] * P.mean(axis=0)"],
 }, rtol=1e-5)
 def _(rng):
     V = int(rng.integers(5, 9))
@@ -122,12 +138,13 @@ def _(rng):
     tie += 1.4 * tie.std(ddof=1) / np.sqrt(n)             # chance does that one time in six
     one_large = balanced(noise)
     one_large[rng.integers(n)] += 60.0
-    few = int(rng.choice([5, 7]))                         # odd: one sign has one more
+    few = 7                                               # five of them up
     cases = [("b", shared, shared - steady), ("a", shared - steady, shared),
              ("neither", shared, shared - tie), ("neither", shared - tie, shared),
              ("neither", shared + one_large, shared.copy()),
              ("neither", shared.copy(), shared + one_large),
-             ("neither", shared[:few], shared[:few] - np.linspace(-1.3, 1.5, few))]
+             ("neither", shared[:few], shared[:few] - rng.permutation(
+                 np.r_[-1.3, -1.2, rng.uniform(0.25, 0.5, few - 2)]))]
     why = ["b is lower on the same questions, steadily: look at the difference of each question, "
            "not at how the two spread",
            "a is lower on the same questions, steadily: look at the difference of each question, "

@@ -32,6 +32,15 @@ def scale_intensity(N, C, bytes_each):
     "that is the number of bytes; divide the operations by it": "return _ / _1 -> return _1",
     "that is the number of operations; divide it by the bytes": "return _ / _1 -> return _",
     "w has C numbers, as a row of x; there are N rows": "2 * N * C + C -> 2 * N * C + N",
+    "y is written once, and x and w are read once": [
+        "return _ -> return N * C / ((3 * N * C + C) * bytes_each)",
+        "return _ -> return N * C / ((2 * N * C + 2 * C) * bytes_each)"],
+    "each of the three arrays has bytes_each bytes a number":
+        "return _ -> return N * C / (2 * N * C + C * bytes_each)",
+    "one multiplication for each of the N C numbers of y": [
+        "return _ -> return (N * C + C) / ((2 * N * C + C) * bytes_each)"],
+    "that is a matrix product; here each number is multiplied by one number of w": [
+        "return _ -> return 2 * N * C * C / ((2 * N * C + C * C) * bytes_each)"],
 }, about="One multiplication for each number of y. Read are x and w, written is y.")
 def _(rng):
     for bytes_each in (4, 8, 2):
@@ -73,6 +82,15 @@ RULES = [
     "there are two products, one after the other: add their operations": [
         "return _ -> return a * b * c * d", "return _ -> return 2 * a * b * c * d"],
     "return the operations, not a name": "return _ -> return '(A B) C'",
+    "that is both orders together: one of them is taken": [
+        "return _ -> return sum(left) + sum(right)",
+        "return _ -> return (sum(left) + sum(right)) / 2"],
+    "that is the size of the matrix in between: count operations": [
+        "return _ -> return min(a * c, b * d)",
+        "return _ -> return 2 * min(a * c, b * d)"],
+    "those are numbers that are stored: count operations": [
+        "return _ -> return 2 * (a * b + b * c + c * d)",
+        "return _ -> return a * b + b * c + c * d"],
 }, rtol=1e-9)
 def _(rng):
     lefts = rng.permutation(np.arange(len(RULES)) % 2 == 0)

@@ -51,6 +51,13 @@ IN_DX, SLOPE = "dy * (s + x * beta * slope) -> ", "x * beta * slope -> "
     "one number for each channel in dbeta; batch and tokens all use it": [
         f"_.sum(axis=(0, 1)) -> {dbeta}"
         for dbeta in ("_", "_.sum(0)", "_.sum(1)", "_.sum(-1)", "_.sum()")],
+    "in dx, no factor beta stands before the sigmoid, and one before its slope": [
+        "s + x * beta * slope -> beta * s + x * beta * slope",
+        "s + x * beta * slope -> s + x * beta * beta * slope"],
+    "in dbeta, only the sigmoid moves with beta": [
+        "dy * x * x * slope -> dy * x * (s + x * beta * slope)"],
+    "that is the slope of a tanh": [
+        "slope = _ -> slope = 1 - s * s"],
 })
 def _(rng):
     B, T, C = (int(n) for n in rng.permutation([2, 3, 4]))
@@ -96,6 +103,14 @@ BACK = "zip(pairs[::-1], caches[::-1], strict=True) -> "
     "one backward pass is missing": [BACK + f"[(pairs[i], caches[i]) for i in {order}]"
         for order in ((3, 2, 1), (2, 1, 0), (3, 1, 0), (3, 2, 0))],
     "that is y: run back from it, with dy": "return dy -> return x",
+    "a chain has no way past a pair: what comes back replaces dy": [
+        "dy = backward(dy, cache) -> dy = dy + backward(dy, cache)"],
+    "the start is dy, and it comes in once": [
+        "caches = [] -> caches = []\ndy = np.ones_like(dy)"],
+    "the forward pass begins with x, not with dy": [
+        "caches = [] -> caches = []\nx = dy"],
+    "nothing has gone back: dy belongs to the output": [
+        "dy = backward(dy, cache) -> pass"],
 })
 def _(rng):
     n = int(rng.integers(3, 6))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minifpt.exercises import Case, check_solutions, exercise, fails
+from minifpt.exercises import Case, Wrong, check_solutions, exercise
 
 
 def restored_share(clean, corrupted, patched, right, other):
@@ -54,6 +54,11 @@ def _(rng):
     corrupted[row, other] += 4
     patched[row, right] += rng.uniform(1, 5)
     yield clean, corrupted, patched, right, other
+    worse = 1.5 * corrupted - 0.5 * clean                 # a share below 0, and one above 1
+    yield Case((clean, corrupted, worse, right, other), about="A patch can make it worse: the "
+               "share is below 0.")
+    yield Case((clean, corrupted, 1.5 * clean - 0.5 * corrupted, right, other), about="A patch can "
+               "do more than restore: the share is above 1.")
 
 
 def induction_score(A, ids):
@@ -88,6 +93,19 @@ def induction_score(A, ids):
                                axis=0),
     "a sum in place of a mean": "np.mean -> np.sum",
     "return one number for each head": "return _ -> return np.mean(shares)",
+    "that is another token than the one right after": [
+        "after = _ -> after = places[-1] - 1",
+        "after = _ -> after = min(places[-1] + 2, t)"],
+    "each example has letters of its own, and all examples count": [
+        "zip(A, ids, strict=True) -> zip(A[:1], ids[:1], strict=True)",
+        "zip(A, ids, strict=True) -> zip(A, np.broadcast_to(ids[0], ids.shape), strict=True)"],
+    "that is the largest share, wherever it goes": [
+        "return _ -> return A.max(axis=(0, 2, 3))"],
+    "that is attention to the token itself": [
+        "return _ -> return A[:, :, np.arange(A.shape[2]), np.arange(A.shape[2])].mean(axis=(0, "
+        "2))"],
+    "earlier is to the left: those are letters that come later": [
+        "letters[:t] == letter -> letters[::-1][:t] == letters[::-1][t]"],
 })
 def _(rng):
     B, H = (int(n) for n in rng.choice([4, 6, 7], 2, replace=False))
@@ -147,7 +165,7 @@ def _(rng):
         def pairs(out):
             heads = np.asarray(out)
             if heads.ndim != 2 or heads.shape[1] != 2 or (heads < 0).any():
-                raise ValueError("not a list of pairs")
+                raise Wrong("Return a list of pairs (block, head).")
             return [(int(block), int(head)) for block, head in heads]
 
         def counts(out):
@@ -161,7 +179,6 @@ def _(rng):
                     and all(head < n_head for _, head in new))
 
         return Case((heads, n_head), is_fair, {
-            "return a list of pairs (block, head)": fails(pairs),
             "a head is named twice: muting it twice is muting it once":
                 lambda out: len({*pairs(out)}) < len(pairs(out)),
             "some heads of the control are among those that it is compared with":

@@ -173,7 +173,7 @@ def _(rng):
         validation[trap, 0] = rng.uniform(83, 84)         # the first seed misleads
         test = rng.uniform(50, 60, (5, len(seeds)))
         test[best[arm]] = rng.uniform(70, 72, len(seeds))
-        test[other] = rng.uniform(80, 82, len(seeds))     # what a choice on the test would take
+        test[other] = rng.uniform(92, 94, len(seeds))     # what a choice on the test would take
         scores[arm] = validation, test
 
     def train(arm, rate, seed):

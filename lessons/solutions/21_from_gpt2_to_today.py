@@ -57,6 +57,8 @@ def _(rng):
         n = int(rng.integers(6, 10))
         m = n + int(rng.integers(2, 6))                   # the query comes later; not m = 2n
         yield q, k, m, n, base
+        yield Case((q, k, n, m, base), about="Here the key comes after the query: the angle has a "
+                   "sign.")
 
 
 def gate_backward(dy, x, W_g, W_u):

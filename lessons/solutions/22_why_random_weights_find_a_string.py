@@ -36,9 +36,16 @@ def symmetric_form(W_q, W_k):
     "those are C numbers: the whole matrix is wanted":
         "(M + M.T) / 2 -> np.linalg.eigvalsh((M + M.T) / 2)",
     "an entry is the mean of M[i, j] and M[j, i], also above the diagonal": [
-        "(M + M.T) / 2 -> np.triu(M)", "(M + M.T) / 2 -> np.triu(M) + np.triu(M, 1).T",
-        "(M + M.T) / 2 -> np.triu(M) + np.triu(M).T",
-        "(M + M.T) / 2 -> np.maximum(M, M.T)", "(M + M.T) / 2 -> np.diag(np.diag(M))"],
+        f"(M + M.T) / 2 -> {part}" for part in (
+            "np.triu(M)", "np.triu(M) + np.triu(M, 1).T", "np.triu(M) + np.triu(M).T", "np.tril(M)",
+            "np.tril(M) + np.tril(M, -1).T", "np.maximum(M, M.T)", "np.diag(np.diag(M))")],
+    "the entries keep their signs": [
+        "M = _ -> M = abs(W_q @ W_k.T)",
+        "return _ -> return abs(M + M.T) / 2"],
+    "M and its transpose are added, entry by entry": [
+        "return _ -> return M * M.T"],
+    "that is the positive part of S: all of S is asked for": [
+        "return _ -> w, V = np.linalg.eigh((M + M.T) / 2)\nreturn (V * np.maximum(w, 0)) @ V.T"],
 })
 def _(rng):
     C, D = rng.permutation([3, 4, 5, 6])[:2]
@@ -150,6 +157,8 @@ def _(rng):
     values = rng.standard_normal(8)
     values += rng.uniform(0.1, 0.2) - values.mean()
     yield values / np.linalg.norm(values),                # the sum is between 0 and 1 at the start
+    values = np.append(-rng.uniform(1, 2, 10), rng.uniform(0.2, 0.3))
+    yield values / np.linalg.norm(values),                # the time is above 10
     values = rng.uniform(0.5, 1, 3)
     yield values / np.linalg.norm(values),                # they sum to more than 1 at the start
 

@@ -18,6 +18,21 @@ def token_sums(x):
     "that is one number for all: give the axis": "x.sum(axis=1) -> x.sum()",
     "that adds over two axes: only the index t is summed over": [
         f"x.sum(axis=1) -> x.sum(axis={axes})" for axes in ("(0, 1)", "(1, 2)", "(0, 2)")],
+    "that is one token, not the sum of all": [
+        "return _ -> return x[:, 0]",
+        "return _ -> return x[:, -1]"],
+    "one token is left out": [
+        "return _ -> return x[:, :-1].sum(axis=1)",
+        "return _ -> return x[:, 1:].sum(axis=1)"],
+    "that picks one token for each channel: add them": [
+        "return _ -> return x.max(axis=1)",
+        "return _ -> return x.min(axis=1)"],
+    "the numbers are added as they are: no squares, sizes or products": [
+        "return _ -> return abs(x).sum(axis=1)",
+        "return _ -> return (x * x).sum(axis=1)",
+        "return _ -> return x.prod(axis=1)"],
+    "that reshape mixes tokens and channels: axis 1 is added as it is": [
+        "return _ -> return x.reshape(len(x), x.shape[2], -1).sum(axis=-1)"],
 })
 def _(rng):
     yield rng.standard_normal(rng.permutation([3, 4, 5])),
@@ -42,6 +57,20 @@ def weighted_sums(x, w):
     "the weights multiply: yours adds them": "x @ w -> (x + w).sum(axis=1)",
     "that is one row: the answer has one sum for each n": "x @ w -> x[0] @ w",
     "a weight belongs to a column: w[c], not w[n]": "x @ w -> np.resize(w, len(x)) * x.sum(axis=1)",
+    "each weight counts once, as it is": [
+        "return _ -> return x @ (w * w)",
+        "return _ -> return (x * x) @ w",
+        "return _ -> return abs(x) @ w",
+        "return _ -> return x @ abs(w)"],
+    "weight c belongs to column c, not to another": [
+        "return _ -> return x @ w[::-1]",
+        "return _ -> return x @ np.sort(w)"],
+    "one sum for each row; yours is the same for all": [
+        "return _ -> return np.full(len(x), (x * w).mean())",
+        "return _ -> return np.full(len(x), (x * w).sum())"],
+    "one column is left out": [
+        "return _ -> return x[:, :-1] @ w[:-1]",
+        "return _ -> return x[:, 1:] @ w[1:]"],
 })
 def _(rng):
     N, C = rng.permutation([4, 5, 6])[:2]
@@ -62,6 +91,21 @@ def product_entry(x, w, n, o):
         f"x[n] @ w[o] -> {product}" for product in ("x[n, o] * w[n, o]", "x[n, o] * w[o, n]")],
     "that is the whole product: take one entry": "x[n] @ w[o] -> x @ w.T",
     "that is a whole row of the product: take one entry": "x[n] @ w[o] -> x[n] @ w.T",
+    "a sum of products is not the product of two sums: multiply first": [
+        "return _ -> return x[n].sum() * w[o].sum()"],
+    "the products x_i w_i are added; yours adds the numbers": [
+        "return _ -> return (x[n] + w[o]).sum()"],
+    "counting begins with 0: rows n and o": [
+        "return _ -> return x[n - 1] @ w[o - 1]"],
+    "one term is left out": [
+        "return _ -> return x[n, :-1] @ w[o, :-1]",
+        "return _ -> return x[n, 1:] @ w[o, 1:]"],
+    "row n of x and row o of w: yours takes one index twice": [
+        "return _ -> return x[n] @ w[n]",
+        "return _ -> return x[o] @ w[o]"],
+    "that is one of the products: add over i": [
+        "return _ -> return x[n, 0] * w[o, 0]",
+        "return _ -> return (x[n] * w[o]).max()"],
 })
 def _(rng):
     N, size = int(rng.integers(6, 8)), 5                  # w is square, so its transpose fits
@@ -89,6 +133,25 @@ def inner_slope(a, b, t):
         f"2 * (a * t + b) * a -> {slope}" for slope in ("2 * a ** 2 * t + b", "2 * a * t + b")],
     "the inner derivative is a; b does not move with t":
         "2 * (a * t + b) * a -> 2 * (a * t + b) * (a + b)",
+    "that is the slope of a t + b alone: the square has one too": [
+        "return _ -> return a"],
+    "the whole line is squared, a t and b, and 2 (a t + b) has no t of its own": [
+        "return _ -> return 2 * (a * t + b) * t",
+        "return _ -> return 2 * (a * t + b) * a * t"],
+    "2 a (a t + b) is 2 a a t + 2 a b, term by term": [
+        "return _ -> return 2 * a * (t + b)",
+        "return _ -> return 2 * a * a * t + 2 * a * b * t",
+        "return _ -> return 2 * a * a * t + 2 * b",
+        "return _ -> return 2 * a * a * t + a * b",
+        "return _ -> return 2 * a * (a * t - b)"],
+    "that is an integral: the exponent goes down": [
+        "return _ -> return (a * t + b) ** 3 / 3",
+        "return _ -> return (a * t + b) ** 3 / (3 * a)"],
+    "the inner derivative a comes in once, as a factor": [
+        "return _ -> return 2 * a * a * (a * t + b)",
+        "return _ -> return a * a"],
+    "that is the line itself, without its square's slope 2 (a t + b)": [
+        "return _ -> return a * t + b"],
 })
 def _(rng):
     yield tuple(float(v) for v in rng.uniform(1.5, 4, 3) * rng.choice([-1, 1], 3))
@@ -117,26 +180,27 @@ UP_AND_DOWN = "(f(t + 1e-5) - f(t - 1e-5)) / 2e-5 -> "
         UP_AND_DOWN + "(f(t + t * 1e-5) - f(t - t * 1e-5)) / 2e-5",
 }, rtol=1e-4)
 def _(rng):
-    k, phase = rng.uniform(1, 2), rng.uniform(0, 0.3)
-    t = float(rng.uniform(0.2, 0.4))
+    for sign in rng.permutation([-1, 1]):
+        k, phase = rng.uniform(1, 2), rng.uniform(0, 0.3)
+        t = float(rng.uniform(0.2, 0.4))
 
-    def f(t):
-        return 3 + np.sin(k * t + phase)
+        def f(t, k=k, phase=phase, sign=sign):
+            return 30 + sign * np.sin(k * t + phase)
 
-    slope = float(k * np.cos(k * t + phase))
-    yield Case((f, t), slope, {                           # numbers that may agree by chance
-        "upside down: how far f moved, divided by how far t was turned":
-            close_to(1 / slope, rtol=1e-4),
-        "a turn of 1 is too large: the curve bends on the way": close_to(f(t + 1) - f(t)),
-        "that is f(t) / t: how far f moves, not how large it is": close_to(f(t) / t),
-        "that is the slope of one formula: f is any function, so call it": close_to(2 * t),
-        "that is enormous: take the difference first, in brackets, then divide":
-            lambda y: abs(y) > 1000,
-        "next to nothing: divide by the turn. a / 2 * h divides by 2 and multiplies by h":
-            lambda y: 0 < abs(y) < 0.01,
-        "near, but not near enough: a large turn lets the curve bend, and of a turn below 1e-9 "
-        "rounding leaves little": lambda y: abs(y - slope) < 0.3,
-    })
+        slope = float(sign * k * np.cos(k * t + phase))
+        yield Case((f, t), slope, {                           # numbers that may agree by chance
+            "upside down: how far f moved, divided by how far t was turned":
+                close_to(1 / slope, rtol=1e-4),
+            "a turn of 1 is too large: the curve bends on the way": close_to(f(t + 1) - f(t)),
+            "that is f(t) / t: how far f moves, not how large it is": close_to(f(t) / t),
+            "that is the slope of one formula: f is any function, so call it": close_to(2 * t),
+            "that is enormous: take the difference first, in brackets, then divide":
+                lambda y: abs(y) > 1000,
+            "next to nothing: divide by the turn. a / 2 * h divides by 2 and multiplies by h":
+                lambda y: 0 < abs(y) < 0.01,
+            "near, but not near enough: a large turn lets the curve bend, and of a turn below 1e-9 "
+            "rounding leaves little": lambda y, slope=slope: abs(y - slope) < 0.3,
+        })
 
 
 if __name__ == "__main__":

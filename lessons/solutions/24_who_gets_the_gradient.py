@@ -3,7 +3,7 @@
 import numpy as np
 
 from minifpt import functional as F
-from minifpt.exercises import Case, as_mask, check_solutions, exercise, fails
+from minifpt.exercises import Case, Wrong, check_solutions, exercise
 
 
 def causal_map(rng, *shape, size=1.5):
@@ -35,6 +35,12 @@ def value_gradient(dy, A):
     "all n queries looked, not the last one alone": "return _ -> return np.outer(A[-1], dy[-1])",
     "A needs no second mask: what the mask hides has a share of 0": [
         "A.T -> np.tril(A).T", "A.T -> np.triu(A).T"],
+    "A holds shares already, and y has them as factors: no second softmax and no slope of it": [
+        "return _ -> return (A * (1 - A)).T @ dy",
+        "return _ -> return (np.exp(A) / np.exp(A).sum(axis=-1, keepdims=True)).T @ dy"],
+    "row i of A belongs to row i of dy": "return _ -> return A[::-1].T @ dy",
+    "each token that looked brings its own dy, not their mean":
+        "return _ -> return A.sum(axis=0)[:, None] * dy.mean(axis=0)",
 })
 def _(rng):
     T = int(rng.integers(6, 9))
@@ -101,7 +107,9 @@ def _(rng):
             return chosen.reshape(measure.shape)
 
         def chosen(out):
-            return as_mask(out, (T, T))
+            if np.shape(out) != (T, T) or not np.isin(out, (0, 1)).all():
+                raise Wrong("Return an array (T, T) of True and False.")
+            return np.asarray(out, bool)
 
         def spread(mask):
             return np.ptp(mask.sum(axis=1)[4:])
@@ -118,7 +126,6 @@ def _(rng):
                 gain[chosen(out)].sum() >= 0.95 * gain[top(gain)].sum())
 
         return Case((A, n), right, {
-            "return an array (T, T) of True and False": fails(chosen),
             "choose exactly n entries, in the whole array": lambda out: chosen(out).sum() != n,
             "you choose entries above the diagonal: what is dS there?":
                 lambda out: np.triu(chosen(out), 1).any(),

@@ -3,16 +3,15 @@
 from .engine import (
     EXERCISES,
     Case,
-    as_mask,
+    Wrong,
     check,
     check_solutions,
     close_to,
     either,
     exercise,
-    fails,
     load_exercises,
     require,
 )
 
-__all__ = ["EXERCISES", "Case", "as_mask", "check", "check_solutions", "close_to", "either",
-           "exercise", "fails", "load_exercises", "require"]
+__all__ = ["EXERCISES", "Case", "Wrong", "check", "check_solutions", "close_to", "either",
+           "exercise", "load_exercises", "require"]

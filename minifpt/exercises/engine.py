@@ -38,6 +38,9 @@ EXERCISES = {}                                            # name -> Exercise
 PASSED, WRONG, NOT_WRITTEN = "passed", "not right yet", "not answered yet"
 SECONDS = 20                                              # of the processor's, for one function
 MIN_SCALE = 1e-30                                         # smaller numbers are rounding alone
+# What a result may be of the right one.
+FORMS = {"the absolute value": np.abs, "the square": np.square, "the root": np.sqrt,
+         "the inverse": np.reciprocal, "the logarithm": np.log, "the exponential": np.exp}
 DRAWS = 3                                                 # how often each is drawn anew
 SHORT_WORDS = {*"a add all an at do in it no not of one the two you".split()}
 
@@ -49,8 +52,8 @@ class Case:
     args       its arguments: arrays, numbers, functions.
     answer     the right output: a number, an array or a tuple of them; or a function of the
                output that returns whether it is right.  By default what the solution returns.
-    mistakes   {hint: the output of that mistake, or a function of the output that returns whether
-               the mistake was made}, for mistakes that only this case can tell.
+    mistakes   {hint: the output of that mistake, such as ``None``, or a function of the output that
+               returns whether the mistake was made}, for mistakes that only this case can tell.
     rtol       tolerance, relative to the answer's largest entry.
     about      the hint if no known mistake fits: what is special about this case.
     exercise   the :class:`Exercise` whose mistakes give the other hints.
@@ -294,7 +297,8 @@ def ask(function, case):
         raise Wrong(f"It raised {type(e).__name__}{where}: {text} "
                     f"(arguments: {_described(case.names, case.args)}).") from None
     if output is None:
-        raise Wrong("It returns nothing: is a return missing?")
+        raise Wrong(next((_sentence(h) for h, m in case.mistakes.items() if m is None),
+                         "It returns nothing: is a return missing?"))
     parts = output if isinstance(output, (tuple, list)) else (output,)
     if parts and all(part is None for part in parts) or any(part is ... for part in parts):
         raise NotImplementedError
@@ -412,10 +416,22 @@ def _general_hint(output, case):
         return "The sign is the other way round."
     if a.ndim == 2 and a.shape[0] == a.shape[1] and same(a.T, b, case.rtol):
         return "Rows and columns are exchanged: a transpose is missing or too many."
+    for name, argument in zip(case.names, case.args, strict=True):
+        if a.ndim and same(argument, a, case.rtol):
+            return f"That is {name}, unchanged."
+    for name, form in FORMS.items():
+        if same(a, form(b), case.rtol):
+            return f"That is {name} of the right result."
+    if a.size > 2 and same(np.sort(a, None), np.sort(b, None), case.rtol):
+        return "Those are the right numbers in another order."
     factor = float((a * b).sum() / (b * b).sum()) if b.any() else 0.0
-    if a.size > 1 and factor > 0 and abs(factor - 1) > 0.01 and same(a, factor * b, case.rtol):
-        return (f"All entries are {factor:.4g} times as large as they should be: look for a "
-                "constant factor, a sum for a mean or a mean for a sum.")
+    if factor > 0 and abs(factor - 1) > 0.01 and same(a, factor * b, case.rtol) and (
+            a.size > 1 or any(same(f, round(f), 1e-9) for f in (factor, 1 / factor))):
+        subject = "All entries are" if a.size > 1 else "It is"
+        return (f"{subject} {factor:.4g} times as large as it should be: look for a constant "
+                "factor, a sum for a mean or a mean for a sum.")
+    n_right = int(np.isclose(a, b, case.rtol, 1e-9).sum())
+    right = f"{n_right} of {a.size} entries are right. " * (n_right > 0)
     i = np.unravel_index(np.argmax(np.abs(a - b)), a.shape)
     where = f"at [{', '.join(map(str, i))}] " * bool(i)
     is_function = case.exercise and not case.exercise.is_file
@@ -423,8 +439,8 @@ def _general_hint(output, case):
     a, b = a[i], b[i]
     start = max(4, len(f"{abs(b):.0f}"))                  # 186620, not 1.866e+05
     digits = next((n for n in range(start, 17) if f"{a:.{n}g}" != f"{b:.{n}g}"), 17)
-    return f"{case.about} The largest difference{arguments}: {where}yours is {a:.{digits}g}, " \
-           f"it should be {b:.{digits}g}.".lstrip()
+    return f"{case.about} {right}The largest difference{arguments}: {where}yours is " \
+           f"{a:.{digits}g}, it should be {b:.{digits}g}.".lstrip()
 
 
 def _shape_hint(shape, expected, is_tuple):
@@ -481,24 +497,6 @@ def close_to(*values, rtol=1e-5):
 def either(*mistakes):
     """Return a mistake's function: whether one of these functions of mistakes is true."""
     return lambda output: any(mistake(output) for mistake in mistakes)
-
-
-def fails(function):
-    """Return a mistake's function: whether ``function`` raises an error for an output."""
-    def is_mistake(output):
-        with contextlib.suppress(Exception):
-            function(output)
-            return False
-        return True
-    return is_mistake
-
-
-def as_mask(output, shape):
-    """Return an output as an array of bool; raise ``ValueError`` if it is no mask of this shape."""
-    mask = np.asarray(output)
-    if mask.shape != shape or not np.isin(mask, (0, 1)).all():
-        raise ValueError("not a mask")
-    return mask.astype(bool)
 
 
 def _unchanged(a, b):

@@ -322,12 +322,6 @@ def results(path, seed=None):
     return [examine(functions, name, seed) for name in FUNCTIONS]
 
 
-def check(path):
-    """Check a reader's file in this process and print its table; return how many functions are
-    wrong."""
-    return print_results(results(path))
-
-
 def print_results(checked):
     """Print which functions are done or wrong, a line for each lesson with those not written, and
     the next function.  Returns how many functions are wrong."""
