@@ -44,7 +44,7 @@ import minifpt
 from minifpt.experiments.tables import markdown
 from minifpt.machine import kept_memory, one_core
 from studies import style, trunks
-from studies.runs import NEVER, RESULTS, curve_of, first_step, read_rows, train_to
+from studies.runs import NEVER, RESULTS, curve_of, first_step, number, read_rows, spread, train_to
 
 RATES = 1e-2, 3e-2, 3e-3                                  # the likeliest first; 1e-2 is the middle
 VALIDATION_SEEDS, SEEDS = (2001, 2002, 2003), (2101, 2102, 2103, 2104, 2105)
@@ -275,7 +275,7 @@ def append(path, row):
 def run_arm(arm, path):
     """Do the runs of an arm that the CSV file ``path`` lacks, and append them to it."""
     rows = {(row["lr"], row["seed"]): row for row in read_rows(path)
-            if tuple(row[name] for name in Arm._fields) == tuple(map(str, arm))}
+            if key_of(row) == arm}
 
     def row_of(lr, seed, goal, most_steps=MOST_STEPS):
         key = f"{lr:g}", str(seed)
@@ -317,13 +317,17 @@ class Outcome(NamedTuple):
     way: float                                            # median of the steps from 80 to 95 %
 
 
+def key_of(row):
+    """Return the arm of a row."""
+    return Arm(row["trunk"], int(row["patch"]), *(row[name] for name in Arm._fields[2:]))
+
+
 def outcomes(study, folder=RESULTS):
     """Return {arm: :class:`Outcome`} of the arms of a study whose five test seeds are run."""
     by_arm = {}
     for row in read_rows(folder / f"directions-{study}.csv"):
         if int(row["seed"]) in SEEDS:
-            arm = Arm(row["trunk"], int(row["patch"]), *(row[name] for name in Arm._fields[2:]))
-            by_arm.setdefault(arm, []).append(row)
+            by_arm.setdefault(key_of(row), []).append(row)
     return {arm: outcome_of(by_arm[arm]) for arm in STUDIES[study]
             if len(by_arm.get(arm, ())) == len(SEEDS)}
 
@@ -341,18 +345,6 @@ def way_of(row):
     more than its steps since level 80; that is ``NEVER`` plus these steps."""
     start, end = steps_to(80, row), steps_to(95, row)
     return end - start if end < NEVER else NEVER + max(0, int(row["last_step"]) - start)
-
-
-def spread(steps, most=MOST_STEPS):
-    """Return the median of some steps, and the least and the largest in brackets."""
-    median, least, largest = (number(f(steps), most) for f in (np.median, min, max))
-    return median + f" ({least}…{largest})" * (least != largest)
-
-
-def number(steps, most=MOST_STEPS):
-    """Return a number of steps as text."""
-    bound = most if steps == NEVER else steps - NEVER
-    return f"> {bound:,.0f}" if steps >= NEVER else f"{steps:,.0f}"
 
 
 def name_of(arm):
@@ -385,10 +377,10 @@ def table(study, folder=RESULTS):
                      arm.trunk, spectrum_of(arm), norm_of(arm))],
                  "trace": [WORDS.get(arm.trunk, "random block"), arm.spectrum, arm.trace]}[study]
         lines.append([*first, f"{outcome.directions:.1f}",
-                      *(spread([steps_to(percent, row) for row in outcome.rows])
+                      *(spread([steps_to(percent, row) for row in outcome.rows], MOST_STEPS)
                         for percent in (80, 95)),
-                      spread([way_of(row) for row in outcome.rows]),
-                      number(outcome.steps[99]) if last_level(arm) == 99 else "", outcome.lr])
+                      spread([way_of(row) for row in outcome.rows], MOST_STEPS),
+                      number(outcome.steps[99], MOST_STEPS) * (last_level(arm) == 99), outcome.lr])
     return markdown(lines)
 
 
@@ -406,11 +398,6 @@ def table_of_trunks():
                             for percent in (80, 95)),
                           spread([way_of(row) for row in rows], 3000), rows[0]["lr"]])
     return markdown(lines)
-
-
-def key_of(row):
-    """Return the arm of a row of the predictions."""
-    return Arm(row["trunk"], int(row["patch"]), *(row[name] for name in Arm._fields[2:]))
 
 
 def judged(folder=RESULTS):
@@ -450,7 +437,8 @@ def report(folder=RESULTS):
             print(f"{study}\n\n{table(study, folder)}\n")
     results = [*judged(folder)]
     for study, arm, percent, low, high, median, holds in results:
-        print(study, *arm, f"{percent} %: {number(low)} to {number(high)}, {number(median)},",
+        low, high, median = (number(steps, MOST_STEPS) for steps in (low, high, median))
+        print(study, *arm, f"{percent} %: {low} to {high}, {median},",
               "held" if holds else "missed")
     for study in STUDIES:
         own = [result for result in results if result[0] == study]

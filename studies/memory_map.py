@@ -25,7 +25,6 @@ import minifpt
 from minifpt import optim, training
 from minifpt.experiments.tables import markdown
 from minifpt.machine import single_threaded_blas
-from minifpt.progress import progress_bar
 from studies import style
 from studies.runs import RESULTS, read_rows, train_until, trained, write_rows
 
@@ -41,7 +40,7 @@ TRUNKS = (*(f"random:1x{heads}x256@{scale}" for heads in (8, 4, 2) for scale in 
           "random:12x12x768")                       # with --batch-size 4: it takes an hour
 
 
-def run(name, rate, seed, steps, batch_size, dropout, warmup, bar):
+def run(name, rate, seed, steps, batch_size, dropout, warmup):
     """Train one trunk until it reaches ``GOAL`` or ``steps``; return a row of the CSV file."""
     task = minifpt.tasks.get("bit-memory", bits=1000, patch=50)
     model = minifpt.FPT.for_task(task, name, seed=seed, dropout=dropout)
@@ -51,9 +50,7 @@ def run(name, rate, seed, steps, batch_size, dropout, warmup, bar):
         for step, accuracy in train_until(
                 GOAL, model, task, optimizer, seed, rate=rate, batch_size=batch_size,
                 warmup=warmup, steps=steps, every=EVAL_EVERY, examples=TEST_EXAMPLES):
-            bar.update(EVAL_EVERY)
             curve.append(f"{step}:{accuracy:.4f}")
-            bar.set_postfix_str(f"{name} {rate:g}: {100 * accuracy:.1f} %")
     reached = accuracy >= GOAL
     return dict(zip(COLUMNS, (name, f"{rate:g}", seed, batch_size, f"{dropout:g}", warmup,
                               step if reached else "", step if reached else steps,
@@ -129,7 +126,7 @@ def picture(target, path=RESULTS / "memory-map.csv"):
 
 def run_all(path, trunks, rates, seeds, steps, batch_size, dropout=0.0, warmup=100, every=False):
     """Fill the CSV file with a row for each trunk, seed and learning rate."""
-    with progress_bar(unit="step") as bar, single_threaded_blas:
+    with single_threaded_blas:
         for seed, name, rate in itertools.product(seeds, trunks, rates):
             rows = read_rows(path)                        # another process may write there, too
             setting = name, seed, batch_size, f"{dropout:g}", warmup
@@ -140,9 +137,10 @@ def run_all(path, trunks, rates, seeds, steps, batch_size, dropout=0.0, warmup=1
                                   if row["steps_to_95"])])
             if any(int(row["steps"]) >= limit for row in earlier):
                 continue
-            row = run(name, rate, seed, limit, batch_size, dropout, warmup, bar)
+            row = run(name, rate, seed, limit, batch_size, dropout, warmup)
             rows = [other for other in read_rows(path) if other not in earlier]
             write_rows(path, [*rows, row], COLUMNS)
+            print(*list(row.values())[:-1], flush=True)
 
 
 def main():

@@ -9,7 +9,7 @@ from minifpt.experiments import tables
 from minifpt.files import plots
 from studies import directions, memory_map, numbers, style, trunks, why
 from studies.grids import task_of
-from studies.pages import PAPER
+from studies.paper import PAPER
 from studies.runs import PAGES, read_rows
 from studies.words import word
 
@@ -148,7 +148,7 @@ def surprise(path):
         ax.plot(steps, mean, color=style.COLORS[arm], linewidth=2.5)
         ax.text(2030, mean[-1] + shift, f"{label}, {mean[-1]:.1f}", color=style.COLORS[arm],
                 fontsize=11, va="center")
-    number = float(numbers.values("table2 / bit-memory / random / paper")[0])
+    number, = numbers.values("table2 / bit-memory / random / paper")
     ax.plot(2000, number, "D", color="black", fillstyle="none", markersize=8)
     ax.text(2040, number + 0.6, f"the paper's random, {number}\n(larger, longer strings, 1e-3)",
             fontsize=10, va="center")

@@ -39,7 +39,7 @@ from minifpt.files import save_text
 from minifpt.machine import single_threaded_blas
 from minifpt.trunks import forms
 from studies import style
-from studies.runs import NEVER, RESULTS, first_step, read_rows, train_to, write_rows
+from studies.runs import NEVER, RESULTS, first_step, number, read_rows, spread, train_to, write_rows
 from studies.sweeps import grid
 from studies.tables import TYPOS, long
 
@@ -319,14 +319,12 @@ def answer(rows):
     accuracies where half of the seeds did not get there; then the learning rate."""
     if not rows:
         return ""
-    steps = sorted(int(row["reached"] or NEVER) for row in rows)
-    if np.median(steps) >= NEVER:
-        accuracies = [100 * float(row["accuracy"]) for row in rows]
-        last = max(int(row["last_step"]) for row in rows)
-        return f"{tables.spread(accuracies)} % after {last:,}; {rows[0]['lr']}"
-    most = f"{steps[-1]:,}" if steps[-1] < NEVER else f"over {TASKS[rows[0]['task']][0]:,}"
-    ends = f" ({steps[0]:,} to {most})" * (steps[0] < steps[-1])
-    return f"{np.median(steps):,.0f}{ends}; {rows[0]['lr']}"
+    steps = [int(row["reached"] or NEVER) for row in rows]
+    if np.median(steps) < NEVER:
+        return f"{spread(steps, TASKS[rows[0]['task']][0])}; {rows[0]['lr']}"
+    accuracies = [100 * float(row["accuracy"]) for row in rows]
+    last = max(int(row["last_step"]) for row in rows)
+    return f"{tables.spread(accuracies)} % after {last:,}; {rows[0]['lr']}"
 
 
 def test_runs(folder, name):
@@ -338,9 +336,8 @@ def test_runs(folder, name):
 
 def median_steps(level, rows):
     """Return the median of :func:`steps_to` as text, or the last step of the runs behind ``>``."""
-    median = np.median([first_step(level, row) for row in rows])
-    most = max(int(row["last_step"]) for row in rows)
-    return f"{median:,.0f}" if median < NEVER else f"> {most:,}"
+    return number(np.median([first_step(level, row) for row in rows]),
+                  max(int(row["last_step"]) for row in rows))
 
 
 def ranking(folder):

@@ -64,14 +64,14 @@ def test_a_number_that_is_changed_by_hand_is_found(file, was, now):
     (" 90", "", "no text above it has 90, in this order: '90: b'"),
     ("99.7 % after 90", "90 % after 99.7", "has 90, its comment has '99.7 = a'")])
 def test_words_are_free_and_each_number_is_listed(monkeypatch, was, now, words):
-    monkeypatch.setattr(numbers, "values", lambda run: ["99.7"])
+    monkeypatch.setattr(numbers, "values", lambda run: [99.7])
     _, problems = numbers.with_numbers(TEXT.replace(was, now, 1))
     assert [words in line for line in problems] == [True] * (words is not None)
 
 
 def test_a_number_of_new_rows_is_written_into_text_and_comment(monkeypatch):
-    monkeypatch.setattr(numbers, "values", lambda run: ["98.6", "97.0", "99.9"])
-    assert numbers.with_numbers(TEXT) == (TEXT.replace("99.7", "98.6"), [])
+    monkeypatch.setattr(numbers, "values", lambda run: [98.55, 97, 99.9])
+    assert numbers.with_numbers(TEXT) == (TEXT.replace("99.7", "98.5"), [])
 
 
 def test_a_line_of_a_comment_without_a_number_is_refused():
