@@ -205,7 +205,7 @@ def contents():
     ("steps bit-xor --out mine.py", "mine.py"),
     (f"compare bit-xor --models random:1x2x16 --out c {TINY[TINY.index('--steps'):]}",
      "c/table.md"),
-    ("reproduce table3 --out c", "c/table3.csv"), ("new mine.py", "mine.py"),
+    ("reproduce table3 --out c", "c/table3.csv"),
     ("playground --out mine.html", "mine.html"), ("pretrain bits --out w", "w.npz"),
     ("convert r0 --out w.npz", "w.npz")])
 def test_a_file_is_not_replaced_without_force(here, fails, monkeypatch, line, file):
@@ -221,7 +221,7 @@ def test_a_file_is_not_replaced_without_force(here, fails, monkeypatch, line, fi
 
 @pytest.mark.parametrize("line, file", [
     ("attention r0 --out mine.png", "mine.png"), ("report r0 --out mine.html", "mine.html"),
-    ("new mine.py", "mine.py"), ("convert r0 --out w.npz", "w.npz"),
+    ("convert r0 --out w.npz", "w.npz"),
     ("compare bit-xor --models random:1x2x16 --seeds 1 --n 3 --steps 4 --batch-size 2 --out c",
      "c/table.md")])
 def test_force_replaces_a_file(here, line, file):

@@ -72,6 +72,13 @@ OTHERS = [op for op in tracing.OPERATIONS if op != "attention"]
 every_operation = pytest.mark.parametrize("op", tracing.OPERATIONS)
 
 
+@every_operation
+def test_gradients_are_right(op):
+    """The first test of all, see ``conftest.py``: of a few examples, so that it fails at once."""
+    report = examples.check(op)
+    assert report, f"functional.{op}_backward is wrong\n{report}"
+
+
 # Every fifth of the forms of attention has each pair of options.
 @pytest.mark.parametrize("name", [
     *OTHERS, *ATTENTIONS[::5], "attention, dropped", "attention, to all",
