@@ -47,7 +47,7 @@ setup(
     # Weights and lessons are beside the package in a clone and inside it when installed.
     package_dir={"minifpt.pretrained": "weights", "minifpt.lessons": "lessons"},
     package_data={"minifpt": ["py.typed"], "minifpt.pretrained": ["*.npz", "*.txt"],
-                  "minifpt.viewer": ["*.js", "*/*.html", "*/*.css", "*/*.js", "*/*.md"],
+                  "minifpt.viewer": ["*.js", "*/*.html", "*/*.css", "*/*.js", "*/*.json", "*/*.md"],
                   "minifpt.lessons": ["*.ipynb", "solutions/*.py"]},
     cmdclass={"build_py": BuildPy},
     install_requires=["numpy>=2.0", "scipy>=1.13", "matplotlib>=3.9", "tqdm>=4.60"],
