@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from .memory_map import write_rows
+from minifpt.files import csv_text, save_text
 
 FILE = Path(__file__).parent / "results" / "speed-sizes.csv"
 # (name, trunk, task, examples, steps); the task gives the tokens.
@@ -51,7 +51,7 @@ def main():
         tokens, seconds, megabytes = process.stdout.split()
         rows.append({"trunk": name, "examples x tokens": f"{size[2]} x {tokens}",
                      "a step (s)": seconds, "memory (MB)": f"{float(megabytes):.0f}"})
-    write_rows(FILE, rows, list(rows[0]))
+    save_text(FILE, csv_text(rows))
 
 
 if __name__ == "__main__":

@@ -37,8 +37,7 @@ MATHJAX_SHA256 = "1b9c0a1c44df864e915690558e72adb9cc5203360daefd385084ced3b6c64c
 PAGES = ("RESULTS.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md", "lessons/*.md",
          "lessons/[0-9]*.ipynb", "minifpt/viewer/live/tour.md", "weights/README.md",
          "benchmarks/README.md", "studies/*.md", "README.md")
-FILES = ("docs/**/*.png", "docs/**/*.ipynb", "docs/results/claims.toml", "benchmarks/*.png",
-         "benchmarks/*.py", "benchmarks/paper.csv", "studies/*.py", "studies/*.csv",
+FILES = ("docs/**/*.png", "docs/**/*.ipynb", "benchmarks/*.py", "studies/*.py", "studies/*.csv",
          "weights/*.png", "weights/*.csv", "tests/extend/*.py", "tests/gradient_cases.py",
          "lessons/solutions/*.py", "CITATION.cff", ".github/workflows/*.yml")
 API = {"tasks": "Tasks", "fpt": "The frozen pretrained transformer", "gpt2": "GPT-2",
@@ -155,8 +154,7 @@ def gallery(stage):
         cards.append(("One training step", "gallery/step.png", "step.md"))
     cards += [(TITLES.get(path.stem, path.stem.replace("-", " ")),
                os.path.relpath(path, stage / "docs"), "../RESULTS.md")
-              for folder in ("benchmarks", "docs/results")
-              for path in sorted((stage / folder).glob("*.png"))]
+              for path in sorted((stage / "docs" / "results").glob("*.png"))]
     for path in sorted((stage / "lessons").glob("*.ipynb")):
         notebook = json.loads(path.read_text(encoding="utf-8"))
         title = "".join(notebook["cells"][0]["source"]).partition("\n")[0].lstrip("# ")

@@ -9,6 +9,7 @@ which nbgrader strips, and below it a cell whose test is worth a point.
 
 import argparse
 import ast
+import dis
 import json
 import re
 import sys
@@ -18,7 +19,6 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from minifpt.exercises import checking  # noqa: E402
 from minifpt.exercises.lesson import without_outputs  # noqa: E402
 from minifpt.files import save_text  # noqa: E402
 
@@ -58,13 +58,12 @@ def with_solution(name, cell, solutions):
     """Return a cell with the body of our solution, between nbgrader's marks, instead of the stub's.
     What the solution needs of its file stands before it."""
     statements = ast.parse(solutions).body
-    needed = checking.needed(name, statements)
-    names = set().union(*(checking.names_in(checking.code_of(s)) for s in needed
-                          if isinstance(s, ast.FunctionDef)))
-    function = next(s for s in needed if getattr(s, "name", "") == name)
+    sources = needed(name, statements)
+    names = set().union(*(names_in(code_of(s)) for s in sources if isinstance(s, ast.FunctionDef)))
+    function = next(s for s in sources if getattr(s, "name", "") == name)
     body = function.body[ast.get_docstring(function) is not None:]
-    parts = [lines_of(solutions, s, s) for s in needed
-             if s is not function and checking.defined(s) & names]
+    parts = [lines_of(solutions, s, s) for s in sources
+             if s is not function and defined(s) & names]
     parts.append(textwrap.dedent(lines_of(solutions, body[0], body[-1])))
     stub = next(s for s in ast.parse(cell).body if getattr(s, "name", "") == name)
     lines = cell.splitlines()
@@ -75,6 +74,35 @@ def with_solution(name, cell, solutions):
         textwrap.indent("\n".join(parts), "    "),
         "    ### END SOLUTION"]
     return "\n".join(lines)
+
+
+def code_of(statement):
+    """Return the code object of a statement."""
+    return compile(ast.Module([statement], []), "solutions", "exec")
+
+
+def defined(statement):
+    """Return the names that a statement at the top level defines."""
+    return {line.argval for line in dis.get_instructions(code_of(statement))
+            if line.opname == "STORE_NAME"}
+
+
+def names_in(code):
+    """Return the names that a code object, or one within it, reads or defines outside itself."""
+    return {*code.co_names}.union(*(names_in(c) for c in code.co_consts if hasattr(c, "co_names")))
+
+
+def needed(name, statements):
+    """Return the statements that the definition of a name needs: those that define it, those that
+    define a name in these, and so on, and all imports."""
+    names, chosen = {name}, []
+    while True:
+        more = [s for s in statements if isinstance(s, (ast.Import, ast.ImportFrom))
+                or defined(s) & names]
+        if more == chosen:
+            return chosen
+        chosen = more
+        names = names.union(*(names_in(code_of(s)) for s in chosen))
 
 
 def lines_of(text, first, last):

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:                                         # at run time: __getattr__ below
     from . import files, functional, optim, tasks
+    from .exercises.own import new
     from .experiments.runs import load
     from .files.runs import History
     from .fpt import FPT
@@ -23,7 +24,7 @@ MODULES = {"FPT": "fpt", "GPT2": "gpt2", "LSTM": "trunks.lstm", "Diverged": "tra
            "FreezeMask": "freeze", "GPT2Config": "gpt2", "History": "files.runs",
            "LSTMConfig": "trunks.lstm", "LanguageModel": "gpt2", "assert_gradients": "gradients",
            "gradcheck": "gradients", "heads": "trunks.forms", "load": "experiments.runs",
-           "steps": "viewer.steps", "trace": "tracing", "train": "training"}
+           "new": "exercises.own", "steps": "viewer.steps", "trace": "tracing", "train": "training"}
 
 
 def __getattr__(name):
@@ -44,4 +45,4 @@ def __getattr__(name):
 
 __all__ = ["FPT", "GPT2", "LSTM", "Diverged", "FreezeMask", "GPT2Config", "History", "LSTMConfig",
            "LanguageModel", "assert_gradients", "files", "functional", "gradcheck", "heads", "load",
-           "optim", "steps", "tasks", "trace", "train"]
+           "new", "optim", "steps", "tasks", "trace", "train"]

@@ -16,6 +16,7 @@ import numpy as np
 from . import adapters, checks, parallel, tasks, trunks
 from .fast import ops
 from .files import export
+from .files.families import readable
 from .freeze import GROUPS, FreezeMask, trained_parts
 from .layers import Layer, Linear, learns, setting
 from .machine import single_threaded_blas
@@ -245,7 +246,8 @@ class FPT(Layer):
             raise ValueError(f"save: got {folder}, expected the name of a new folder")
         if not hasattr(self.trunk, "from_pretrained"):
             raise ValueError(f"save: Transformers cannot read {type(self.trunk).__name__} trunks, "
-                             "expected one of a family that it has, such as GPT2, Llama or Bert")
+                             "expected one of a family that it has: " + ", ".join(
+                                 family.title for family in readable().values()))
         dtype = export.weight_dtype(np.float32 if dtype is None else dtype)
         layers = io.BytesIO()
         export.write_safetensors(layers, [(name, p.data) for name, p in self.named_parameters()

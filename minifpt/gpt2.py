@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -139,7 +139,6 @@ class GPT2Config:
     causal: bool = True
     initializer_range: float = 0.02
     scaled_residual_init: bool = True
-    families: ClassVar = ("gpt2",)                        # the model types of its weight files
 
     def __post_init__(self):
         checks.fields(self, sizes=("n_layer", "n_head", "n_embd", "n_positions", "vocab_size"),

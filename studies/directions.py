@@ -41,17 +41,17 @@ from typing import NamedTuple
 import numpy as np
 
 import minifpt
-from benchmarks import trunks
+from minifpt.experiments.tables import markdown
 from minifpt.files import plots
 from minifpt.machine import kept_memory, one_core
+from studies import trunks
+from studies.runs import NEVER, RESULTS, curve_of, first_step, read_rows, train_to
 
 RATES = 1e-2, 3e-2, 3e-3                                  # the likeliest first; 1e-2 is the middle
 VALIDATION_SEEDS, SEEDS = (2001, 2002, 2003), (2101, 2102, 2103, 2104, 2105)
-MOST_STEPS, EVERY = 1500, trunks.EVERY                    # a test comes every 25 steps
-NEVER = 10 ** 9                                           # the steps of a run that did not end
+MOST_STEPS, EVERY = 1500, 25                              # a test comes every 25 steps
 LEVELS = 80, 85, 90, 95, 99
 PRETRAINED, CONTROL = "minigpt-language", "statistics:minigpt-language"
-RESULTS = Path(__file__).resolve().parent / "results"
 
 
 class Arm(NamedTuple):
@@ -239,23 +239,16 @@ def run(arm, lr, seed, goal, most_steps):
     model = minifpt.FPT.for_task(task, arm.trunk, seed=seed, dropout=0.0)
     change(model.trunk, arm, seed)
     numbers = [f"{number:.4g}" for number in measures(model.trunk)]
-    curve, reached, step = trunks.train_to(model, task, lr, seed, most_steps, goal)
+    curve, reached, step = train_to(model, task, lr, seed, most_steps, goal)
     last = curve[-1].split(":")[1] if curve else "nan"
     return dict(zip(COLUMNS, map(str, (*arm, f"{lr:g}", seed, reached, step, last, *numbers,
                                        round(time.perf_counter() - begin), " ".join(curve))),
                     strict=True))
 
 
-def curve_of(row):
-    """Return the tests of a run, {step: accuracy}."""
-    return {int(step): float(accuracy) for step, accuracy in
-            (point.split(":") for point in row["curve"].split())}
-
-
 def steps_to(percent, row):
     """Return the step of a run's first test at a level, or ``NEVER``."""
-    goal = level(percent, int(row["patch"]))
-    return next((step for step, accuracy in curve_of(row).items() if accuracy >= goal), NEVER)
+    return first_step(level(percent, int(row["patch"])), row)
 
 
 def winner(rows):
@@ -269,14 +262,6 @@ def choose_rate(winners):
     """Return the learning rate that won on most validation seeds, or the middle one of three."""
     most = max(winners, key=winners.count)
     return most if winners.count(most) > 1 else f"{sorted(RATES)[1]:g}"
-
-
-def read_rows(path):
-    """Return the rows of a CSV file; none if it is not there."""
-    if not path.exists():
-        return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def append(path, row):
@@ -316,7 +301,6 @@ def run_arm(arm, path):
 
 
 PREDICTIONS = RESULTS.parent / "directions-predictions.csv"
-PAGES = RESULTS.parent.parent / "docs" / "results"
 WORDS = {PRETRAINED: "pretrained", CONTROL: "control"}
 COLOURS = {PRETRAINED: "#0072b2", CONTROL: "#e69f00"}
 # Trunks of the study of trunks.
@@ -354,9 +338,10 @@ def outcome_of(rows):
 
 
 def way_of(row):
-    """Return the steps of a run from level 80 to level 95, or ``NEVER``."""
-    end = steps_to(95, row)
-    return end if end == NEVER else end - steps_to(80, row)
+    """Return the steps of a run from level 80 to level 95.  A run that ended before level 95 took
+    more than its steps since level 80; that is ``NEVER`` plus these steps."""
+    start, end = steps_to(80, row), steps_to(95, row)
+    return end - start if end < NEVER else NEVER + max(0, int(row["last_step"]) - start)
 
 
 def spread(steps, most=MOST_STEPS):
@@ -367,7 +352,8 @@ def spread(steps, most=MOST_STEPS):
 
 def number(steps, most=MOST_STEPS):
     """Return a number of steps as text."""
-    return f"> {most:,}" if steps >= NEVER else f"{steps:,.0f}"
+    bound = most if steps == NEVER else steps - NEVER
+    return f"> {bound:,.0f}" if steps >= NEVER else f"{steps:,.0f}"
 
 
 def name_of(arm):
@@ -405,12 +391,6 @@ def table(study, folder=RESULTS):
                       spread([way_of(row) for row in outcome.rows]),
                       number(outcome.steps[99]) if last_level(arm) == 99 else "", outcome.lr])
     return markdown(lines)
-
-
-def markdown(lines):
-    """Return a Markdown table of lists of cells, the first one its head."""
-    head, *rest = (f"| {' | '.join(line)} |" for line in lines)
-    return "\n".join([head, f"|{'---|' * len(lines[0])}", *rest])
 
 
 def table_of_trunks():
@@ -499,7 +479,7 @@ def runs_of_trunks(trunk, change=""):
     95 %."""
     study = "reasons" if change else "pretrained"
     return [row | {"patch": "20"} for row in
-            trunks.test_runs(trunks.RUNS, (study, trunk, change))]
+            trunks.test_runs(RESULTS, (study, trunk, change))]
 
 
 def picture_of_curves(target, last=725):
@@ -518,7 +498,7 @@ def picture_of_curves(target, last=725):
     ax.set(xlabel="training steps", ylabel="bits right (%)", ylim=(74, 98), xlim=(0, last),
            yticks=(75, 80, 85, 90, 95))
     ax.legend(frameon=False, loc="lower right")
-    plots.save(fig, target, "picture")
+    plots.save(fig, target)
 
 
 def law(ratio, bits=20):
@@ -551,8 +531,9 @@ def picture_of_dose(target, folder=RESULTS):
         right.plot(*zip(*(point for point in points if point[1] < NEVER), strict=True), marker,
                    color=colour, fillstyle="none", markeredgewidth=2, markersize=8,
                    label=f"{bits} bits" + ", equal largest value" * (size == "largest"))
-        for x in (x for x, way in points if way == NEVER):
-            right.plot(x, MOST_STEPS, marker=6, color=colour, markersize=9)
+        for x, way in points:
+            if way >= NEVER:
+                right.plot(x, way - NEVER, marker=6, color=colour, markersize=9)
         if size == "norm":
             ratios = np.geomspace(1.2, 32, 50)
             right.plot(ratios, law(ratios, bits), color=colour, zorder=0, linewidth=1)
@@ -565,7 +546,7 @@ def picture_of_dose(target, folder=RESULTS):
         ax.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
         ax.minorticks_off()
         ax.legend(frameon=False)
-    plots.save(fig, target, "picture")
+    plots.save(fig, target)
 
 
 def picture_of_plane(target, folder=RESULTS):
@@ -580,6 +561,11 @@ def picture_of_plane(target, folder=RESULTS):
         words = {"norm": "equal norm", "largest": "equal largest value"}[size]
         ax.plot([outcome.steps[80] for outcome in order], [outcome.way for outcome in order], dash,
                 marker=".", color="0.45", label=f"one random block,\n{words}")
+        if size == "norm":
+            for outcome in order[:3]:                     # the others lie close together
+                ax.annotate(f"r = {outcome.directions:.0f}", (outcome.steps[80], outcome.way),
+                            xytext=(-8, -3), textcoords="offset points", ha="right", fontsize=8,
+                            color="0.35")
     for trunk, (words, colour) in FAMILIES.items():
         points = []
         for name, change, marker in ((trunk, "", "o"), (trunk, "flat forms", "D"),
@@ -600,14 +586,7 @@ def picture_of_plane(target, folder=RESULTS):
         set_ticks(ticks, [f"{tick:,}" for tick in ticks])
     ax.minorticks_off()
     fig.legend(loc="outside right upper", frameon=False, fontsize=9)
-    plots.save(fig, target, "picture")
-
-
-def pictures(pages=PAGES, folder=RESULTS):
-    """Draw the three pictures of docs/results/directions.md."""
-    picture_of_curves(pages / "directions-curves.png")
-    picture_of_dose(pages / "directions-dose.png", folder)
-    picture_of_plane(pages / "directions-plane.png", folder)
+    plots.save(fig, target)
 
 
 def main():

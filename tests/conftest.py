@@ -7,6 +7,7 @@ import importlib.util
 import io
 import os
 import shutil
+import subprocess
 import tracemalloc
 from contextlib import contextmanager
 
@@ -21,7 +22,7 @@ import pytest
 from hypothesis import settings
 
 import minifpt
-from minifpt import cli, observers
+from minifpt import cli, machine, observers
 
 # How many examples hypothesis tries of each property; more for a long look.
 EXAMPLES = int(os.environ.get("MINIFPT_EXAMPLES", 6))
@@ -38,6 +39,16 @@ def pytest_ignore_collect(collection_path, config):
     is_unwanted = ("not oracle" in expression and name.startswith("test_oracle")
                    or "not slow" in expression and name.endswith("browser.py"))
     return True if is_unwanted else None
+
+
+def pytest_collection_modifyitems(config, items):
+    """Let each process begin with gradient checks of the operations, so that a wrong formula is
+    accused where it stands, and not where it is used."""
+    n = getattr(config, "workerinput", {}).get("workercount", 1)
+    first = [item for item in items if item.name.startswith("test_backward_equals_differences")]
+    items[:], size = [item for item in items if item not in first], len(items) // n
+    for process in range(n):                              # each gets the items in a row
+        items[process * size:process * size] = first[process::n]
 
 
 def pytest_collection_finish():
@@ -58,6 +69,17 @@ def rng(seed=0):
     return np.random.default_rng(seed)
 
 
+def child(*command, status=0, **options):
+    """Return a program that has run to its end with this exit status, with its output as text; a
+    test that fails shows what it wrote to stderr."""
+    options = {"capture_output": True, "text": True, "timeout": 120} | options
+    process = subprocess.run([str(part) for part in command], **options)
+    assert process.returncode == status, (
+        f"exit {process.returncode}, expected {status}: {command}\n{process.stdout}\n"
+        f"{process.stderr}")
+    return process
+
+
 @contextmanager
 def refused(match=None, kind=ValueError):
     """Expects an error of one line."""
@@ -65,6 +87,20 @@ def refused(match=None, kind=ValueError):
         yield error
     message = str(error.value)
     assert message and "\n" not in message and len(message) < 500, message
+
+
+@contextmanager
+def changed(module, **values):
+    """Set names of a module within a ``with``."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in values.items():
+            patch.setattr(module, name, value)
+        yield
+
+
+def on(cores):
+    """Let this machine have ``cores`` cores within a ``with``."""
+    return changed(machine, cores=lambda: cores)
 
 
 @pytest.fixture

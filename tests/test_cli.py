@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_train import checkpoint
+from conftest import child
+from short_runs import checkpoint
 
 import minifpt
 from minifpt import cli, functional, tasks
@@ -407,7 +408,7 @@ def test_lessons_are_opened_by_number_and_import_nothing_from_their_folder(tmp_p
     monkeypatch.delenv("PYTHONPATH", raising=False)
     assert status_of(f"lessons {tmp_path}") == 0
     code = "import json, random; from importlib.util import find_spec; find_spec('jupyterlab')"
-    subprocess.run([*calls[0][:2], "-c", code], cwd=tmp_path, timeout=60, check=True)
+    child(*calls[0][:2], "-c", code, cwd=tmp_path)
     assert calls[0][2:4] == ["-m", "jupyterlab"] and not (tmp_path / "ran").exists()
     assert status_of("lessons 2") == 0 and calls[1][4].startswith("02_")
     assert names(".") == ["minifpt-lessons"]

@@ -11,12 +11,12 @@ from conftest import refused
 from test_plots import png_size
 
 import minifpt
-from benchmarks.grids import read_rows
 from minifpt import cli, tasks, training
 from minifpt.experiments import compare, tables
 from minifpt.files.runs import COLUMNS
 from minifpt.trunks import names as trunks
 from minifpt.trunks.names import TrunkSpec
+from studies.grids import read_rows
 
 TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 11}
 SMALL = {"steps": 4, "batch_size": 2, "test_examples": 8}

@@ -106,9 +106,10 @@ def anchors(path):
 
 
 @each_text
-def test_links_and_names_of_benchmarks_point_to_something(path):
-    for name in re.findall(r"python -m benchmarks\.(\w+)", path.read_text(encoding="utf-8")):
-        assert (ROOT / "benchmarks" / f"{name}.py").exists()
+def test_links_and_names_of_programs_point_to_something(path):
+    for folder, name in re.findall(r"python -m (benchmarks|studies)\.(\w+)",
+                                   path.read_text(encoding="utf-8")):
+        assert (ROOT / folder / f"{name}.py").exists()
     for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
         if re.match(r"https?://", target):
             continue

@@ -1,7 +1,9 @@
 """BERT, RoBERTa, Longformer, ViT and T5 as trunks: their gradients, their files, and what
 Transformers computes from what it saved, and reads of what we save."""
 
+import ast
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,8 @@ from minifpt import cli, fast
 from minifpt import functional as F
 from minifpt.experiments import runs
 from minifpt.experiments.convert import import_weights as convert
-from minifpt.files.families import read_config
+from minifpt.files import PACKAGE
+from minifpt.files.families import read_config, registry
 from minifpt.files.huggingface import read_safetensors
 from minifpt.trunks.encoder import Encoder, EncoderConfig, buckets
 
@@ -31,6 +34,25 @@ def normal(*shape, seed=0):
 
 def encoder(name, dtype=np.float32, **changes):
     return Encoder(EncoderConfig(name.split(",")[0], **SMALL | CONFIGS[name] | changes), 0, dtype)
+
+
+# ------------------------------------------------------------------------- registry
+
+
+def test_only_the_module_of_a_family_names_it():
+    """Neither a text nor a name of the code, but for docstrings; GPT-2 and the LSTM are public."""
+    words = {word.lower() for family in registry().values() if family.model_type not in (
+        "gpt2", "lstm") for word in (family.title, family.model_type, family.config.__name__,
+                                     family.trunk.__name__, family.name or family.title)}
+    named = re.compile(rf"(?i)(?<![a-z])({'|'.join(words)})(?![a-z])")
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        nodes = [*ast.walk(ast.parse(text))]
+        texts = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}     # docstrings
+        found = [word for node in nodes if id(node) not in texts
+                 for word in (getattr(node, key, 0) for key in ("id", "attr", "name", "value"))
+                 if isinstance(word, str) and named.search(word)]
+        assert not found or " = Family(" in text, (path, found)
 
 
 # ------------------------------------------------------------------------ computing
@@ -216,7 +238,7 @@ def test_a_bert_is_taken_as_a_model(folder, tmp_path):
     ({"num_hidden_layers": 3}, "holds 2 blocks, its config says n_layer 3"),
     ({"num_hidden_layers": 10 ** 9}, "holds 2 blocks, its config says n_layer 1000000000"),
     ({"max_position_embeddings": 10 ** 12}, "'wpe.weight' has shape"),
-    ({"model_type": "mamba"}, "model_type is 'mamba', expected one of gpt2, llama, .*t5"),
+    ({"model_type": "mamba"}, "model_type is 'mamba', expected one of bert, .*llama"),
     ({"model_type": ["bert"]}, "model_type is"),
     ({"model_type": "gpt2"}, "n_layer must be a whole number"),
     ({"model_type": "longformer"}, "holds 0 blocks"),
@@ -246,7 +268,7 @@ def test_a_config_without_some_fields_is_read_as_transformers_reads_it(fields, s
 
 
 def test_a_config_without_its_family_is_refused():
-    with refused("config.json: model_type is None, expected one of gpt2, llama"):
+    with refused("config.json: model_type is None, expected one of bert, .*llama"):
         read_config(ONLY_SIZES, "config.json")
 
 

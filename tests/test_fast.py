@@ -1,42 +1,27 @@
-"""The fast forms equal the simple ones, on one core and on several; settings of the process."""
+"""The fast forms equal the simple ones, on one core and on several."""
 
-import os
-import sys
-import threading
-import time
-from contextlib import ExitStack, contextmanager
+import functools
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from conftest import changed, on
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import minifpt
-from minifpt import fast, layers, machine
+from minifpt import fast, layers
 from minifpt import functional as F
+from minifpt.gradients import examples
 
 DTYPES = st.sampled_from([(np.float32, 1e-5), (np.float64, 1e-12)])      # and a tolerance
 CORES = st.integers(1, 4)
 
 
-@contextmanager
-def changed(module, **values):
-    """Set names of a module within a ``with``."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in values.items():
-            patch.setattr(module, name, value)
-        yield
-
-
 def pieces_of(size):
     """Limit pieces to ``size`` numbers within a ``with``, as far as possible."""
     return changed(fast, MAX_PIECE=size, MAX_TILE_SCORES=size)
-
-
-def on(cores):
-    """Let this machine have ``cores`` cores within a ``with``."""
-    return changed(machine, cores=lambda: cores)
 
 
 def products_are_cut():
@@ -56,10 +41,18 @@ def close(got, want, tolerance):
         np.testing.assert_allclose(got, want, rtol=0, atol=tolerance * np.abs(want).max(initial=1))
 
 
+@functools.cache
+def report_of(op):
+    """Return the gradient check of an operation of ``functional``."""
+    return examples.check(op)
+
+
 def compare(op, arrays, tolerance, *contexts, **options):
-    """Compare the two forms of an operation, the fast one within ``contexts``, forward and back.
+    """Compare the two forms of an operation, the fast one within ``contexts``, forward and back,
+    where the gradients of the simple one are right.
 
     Return the cache and the gradients of the fast form."""
+    assert report_of(op), f"functional.{op}_backward is wrong\n{report_of(op)}"
     simple_options = {key: np.random.default_rng(2) if key == "rng" else value
                       for key, value in options.items()}
     want, simple = vars(F)[op](*arrays, **simple_options)
@@ -155,13 +148,6 @@ def test_attention_to_fewer_keys_equals_the_simple_form(size, tokens, heads, bia
             causal=False, bias=normal((heads[0], *tokens), np.float64, 5) if biased else None)
 
 
-@pytest.mark.parametrize("T", [16, 128])
-def test_attention_stays_finite_for_the_largest_values(T):
-    q, k, v = normal((3, 2, 2, T, 4), np.float32, T)
-    v = np.copysign(np.finfo(np.float32).max, v)
-    assert np.isfinite(fast.attention(q, k, v)[0]).all()
-
-
 def test_a_result_whose_sum_overflows_keeps_dropout_and_gradients():
     """It is computed again in float64, with the same draws of the generator."""
     q, k, v = queries_keys_values(2, 70, 70, 4, 2, 4, np.float32)
@@ -252,15 +238,16 @@ def test_embedding_equals_the_simple_form(shape, C, V, kind):
     compare("embedding", [ids, normal((V, C), dtype)], tolerance)
 
 
-@pytest.mark.parametrize("rows", [3, 48, 49])
+@pytest.mark.parametrize("product", [fast.product, fast.product_by_scipy])
+@pytest.mark.parametrize("rows", [1, 3, 48, 49])
 @pytest.mark.parametrize("columns", [48, 400])
-def test_products_of_few_rows_equal_numpys(rows, columns):
+def test_products_of_few_rows_equal_numpys(product, rows, columns):
     """With a transposed weight, with and without a bias, up to the limit for few rows."""
     x, w = normal((rows, 100), np.float64, rows), normal((400, 100), np.float64).T[:, :columns]
     with products_are_cut():
-        y = fast.product(x, w)
-        np.testing.assert_allclose(fast.product(x, w, w[0]), x @ w + w[0], atol=1e-12)
-        assert fast.product(*map(np.float32, (x, w))).dtype == np.float32
+        y = product(x, w)
+        np.testing.assert_allclose(product(x, w, w[0]), x @ w + w[0], atol=1e-12)
+        assert product(*map(np.float32, (x, w))).dtype == np.float32
     assert y.flags.c_contiguous
     np.testing.assert_allclose(y, x @ w, atol=1e-12)
 
@@ -296,229 +283,12 @@ def test_a_frozen_matrix_has_a_transpose_and_cannot_change():
     np.testing.assert_allclose(fast.linear_backward(y, cache)[0], y @ w.T)
 
 
-# ------------------------------------------------------------------- threads and BLAS
-
-
-@pytest.mark.parametrize("cores", [1, 2, 3])
-def test_share_does_every_piece_once(cores):
-    for pieces in range(5):
-        done = []
-        with on(cores):
-            machine.run_in_threads(done.append, list(range(pieces)))
-        assert sorted(done) == list(range(pieces))
-
-
-@pytest.mark.parametrize("cores", [1, 2])
-@pytest.mark.parametrize("bad", [0, 3])
-def test_a_worker_s_exception_comes_out(cores, bad):
-    done = []
-    with on(cores):
-        with pytest.raises(ZeroDivisionError):
-            machine.run_in_threads(lambda i: 1 // (i - bad), [0, 1, 2, 3])
-        machine.run_in_threads(done.append, [0, 1])                # and the threads still work
-    assert sorted(done) == [0, 1]
-
-
-def test_threads_take_pieces_without_python_s_lock():
-    """The pieces are taken by one thread; an iterator that two ask at once is an error."""
-    class Pieces(list):
-        def __iter__(self):
-            for i in range(len(self)):
-                time.sleep(0.01)
-                yield i
-    taken = []
-    with on(2):
-        machine.run_in_threads(taken.append, Pieces(range(4)))
-    assert sorted(taken) == [0, 1, 2, 3]
-
-
-def test_within_one_core_nothing_is_shared():
-    """Within ``one_core`` nobody helps; a piece that shares its work does not wait for itself."""
-    seen = []
-    with on(3), machine.one_core:
-        machine.run_in_threads(lambda i: seen.append(threading.get_ident()), range(5))
-    assert seen == 5 * [threading.get_ident()]
-    done = []
-    with on(2):
-        machine.run_in_threads(lambda i: machine.run_in_threads(done.append, [i, i]), range(4))
-    assert sorted(done) == [0, 0, 1, 1, 2, 2, 3, 3]
-
-
-def test_after_an_interrupt_nothing_runs_on():
-    """Running pieces end, no other piece begins, and then Ctrl-C is raised."""
-    begun, together = [], threading.Barrier(2, timeout=20)
-
-    def work(i):
-        begun.append(i)
-        if i < 2:
-            together.wait()
-        if threading.current_thread() is threading.main_thread():
-            raise KeyboardInterrupt
-        time.sleep(0.02)
-        begun.append("ended")
-    with on(2), pytest.raises(KeyboardInterrupt):
-        machine.run_in_threads(work, range(50))
-    assert "ended" in begun and len(begun) < 50
-    n = len(begun)
-    time.sleep(0.02)
-    assert len(begun) == n
-
-
-@pytest.mark.parametrize("files, group, cores", [
-    ({"cpu.max": "max 100000"}, "/", np.inf), ({"cpu.max": "250000 100000"}, "/", 2.5),
-    ({"a/cpu.max": "max 100000", "cpu.max": "50000 100000"}, "/a", 0.5),
-    ({"cpu.max": "50000 100000"}, "/a", 0.5),
-    ({"a/cpu.max": "300000 100000", "cpu.max": "400000 100000"}, "/a", 3.0),
-    ({"cpu.max": "nonsense"}, "/", np.inf), ({}, "/", np.inf), ({}, None, np.inf),
-    ({"a:b/cpu.max": "50000 100000"}, "/a:b", 0.5),
-    ({"cpu/cpu.cfs_quota_us": "50000"}, "/", np.inf)])
-def test_the_quota_of_a_container_is_read(tmp_path, files, group, cores):
-    for folder in ("a", "a:b", "cpu"):
-        (tmp_path / "root" / folder).mkdir(parents=True)
-    for name, text in files.items():
-        (tmp_path / "root" / name).write_text(text + "\n")
-    if group:
-        (tmp_path / "group").write_text(f"7:memory:/b\n4:cpu,cpuacct:{group}\n0::{group}\n")
-    assert machine.quota(tmp_path / "root", tmp_path / "group") == cores
-
-
-OPENBLAS, OMP = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"
-
-
-@pytest.mark.parametrize("variables, quota, cores, why", [
-    ({}, np.inf, 3, "the machine"), ({}, 2.0, 2, "the container's quota"),
-    ({}, 2.5, 2, "the container's quota"), ({}, 0.5, 1, "the container's quota"),
-    ({OPENBLAS: "1"}, np.inf, 1, OPENBLAS), ({OMP: "1"}, np.inf, 1, OMP),
-    ({OPENBLAS: "1", OMP: "64"}, np.inf, 1, OPENBLAS), ({OMP: "many"}, np.inf, 3, "the machine"),
-    ({OMP: "0"}, np.inf, 3, "the machine"), ({OMP: "9999"}, np.inf, 3, "the machine")])
-def test_cores_listen_to_quota_and_environment(monkeypatch, variables, quota, cores, why):
-    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: {*range(pid, 3)},
-                        raising=False)
-    monkeypatch.setattr(machine, "quota", lambda: quota)
-    for name in (OPENBLAS, OMP):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert machine.cores_and_why.__wrapped__() == (cores, why)
-
-
-# -------------------------------------------------------------- settings of the process
-
-
-def test_the_last_of_four_threads_undoes_a_setting():
-    """The first thread makes it, and the last one to end undoes it; a nested ``with`` does not."""
-    events, inside = [], threading.Barrier(5, timeout=20)
-
-    @machine.ProcessSetting
-    def setting():
-        events.append("made")
-        yield
-        events.append("undone")
-
-    def work(i):
-        with setting, setting:
-            inside.wait()
-            assert turns[i].wait(20)
-    for _ in range(2):                                    # and again
-        events.clear()
-        turns = [threading.Event() for _ in range(4)]
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        inside.wait()                                     # all four are inside
-        for i in (0, 2, 3, 1):                            # and leave one by one
-            assert events == ["made"]
-            turns[i].set()
-            threads[i].join(20)
-        assert events == ["made", "undone"]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-def test_a_forked_child_starts_its_own_threads():
-    """The child has none of its parent's threads, and starts its own."""
-    def together():
-        barrier = threading.Barrier(2, timeout=10)        # passed by two at once, or never
-        with on(2):
-            machine.run_in_threads(lambda i: barrier.wait(), [0, 1])
-        return 0
-    assert together() == 0
-    child = os.fork()
-    if child == 0:
-        try:
-            os._exit(together())
-        finally:                                          # it must not come back
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
-
-
-@pytest.fixture
-def blas():
-    """Yield (set, get) of BLAS's thread count, which is restored after the test."""
-    if machine._get_threads is None or machine._set_threads is None:
-        pytest.skip("NumPy's BLAS is no OpenBLAS")
-
-    def put(n):
-        machine._set_threads(n)
-        if machine._get_threads() != n:
-            pytest.skip(f"this OpenBLAS cannot have {n} threads")
-    assert "get_num" in machine._get_threads.__name__ and "set" in machine._set_threads.__name__
-    before = machine._get_threads()
-    yield put, machine._get_threads
-    machine._set_threads(before)
-
-
-@pytest.mark.parametrize("before", [1, 2])
-def test_single_threaded_blas_restores_the_count(blas, before):
-    """Nested, after an error, and in a model."""
-    put, get = blas
-    put(before)
-    with pytest.raises(ZeroDivisionError), machine.single_threaded_blas:
-        with machine.single_threaded_blas:
-            assert get() == 1
-        assert get() == 1
-        raise ZeroDivisionError
-    assert get() == before
-    model, threads = minifpt.GPT2(minifpt.GPT2Config(1, 1, 4, 8, 2, 0.0)), []
-    attn = model.h[0].attn
-    forward = attn.forward
-    attn.forward = lambda *args, **reads: (threads.append(get()), forward(*args, **reads))[1]
-    model.forward(normal((2, 5, 4), np.float32))
-    assert threads == [1] and get() == before
-
-
-def test_lstm_has_the_bits_of_the_simple_form(blas):
-    put, get = blas
-    put(2)
+def test_lstm_has_the_bits_of_the_simple_form():
     arrays = [normal(shape, np.float32) for shape in ((2, 5, 3), (3, 16), (4, 16), (16,))]
     want, simple = F.lstm(*arrays)
     y, cache = fast.lstm(*arrays)
     np.testing.assert_array_equal(y, want)
     np.testing.assert_equal(fast.lstm_backward(y, cache), F.lstm_backward(want, simple))
-    assert get() == 2
-
-
-def resident():
-    """Return the megabytes of this process that are in memory."""
-    with open("/proc/self/statm") as f:
-        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc; glibc's malloc")
-def test_kept_memory_is_given_back_at_the_end():
-    def while_it_lives():
-        array = np.ones(10_000_000)                       # 80 MB
-        return resident() * array[0]
-    with machine.kept_memory:
-        with machine.kept_memory:
-            most = while_it_lives()
-        assert resident() > most - 10                     # kept for the next array
-    assert resident() < most - 60
-    array = np.ones(10_000_000)                           # and then as by default: a large array
-    small = [np.ones(10_000) for _ in range(500)]         # lies apart from small ones
-    most = resident()
-    del array
-    assert resident() < most - 60 and len(small) == 500
 
 
 # ------------------------------------------------------------------- numbers at the edge

@@ -158,7 +158,7 @@ def test_a_bert_has_forms_and_a_start():
     ("random,qk=nan", "0 to 180"), ("random,qk=", "0 to 180"), ("random,qk=symmetric", "0 to 180"),
     ("random,qk=60,qk=70", "once"),
     ("minigpt-tiny,qk=60", "angles are for random"), ("minigpt-tiny,qk=odd", "expected symmetric"),
-    ("lstm,qk=60", "after a named GPT-2"), ("own.py:f,qk=60", "after a named GPT-2"),
+    ("lstm,qk=60", "after a named trunk"), ("own.py:f,qk=60", "after a named trunk"),
     ("random:1x3x9,qk=antisymmetric", "even width, these have 3"),
     ("random:llama:1x4/2x16,qk=60", "as many heads of keys"),
     ("random:llama:1x2x16,qk=antisymmetric", "rotary positions"),

@@ -11,17 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import refused
+from conftest import child, refused
+from short_runs import checkpoint, same_checkpoint
 from test_data import write_mnist
-from test_train import checkpoint, same_checkpoint
 
-from benchmarks.grids import read_rows
 from minifpt import Diverged, training
 from minifpt.cli import main
 from minifpt.experiments import compare, tables
 from minifpt.files import data
 from minifpt.files.runs import DIVERGED
 from minifpt.plugins import load_object
+from studies.grids import read_rows
 
 MODEL = "random:1x2x8"
 SMALL = {"steps": 4, "batch_size": 2, "test_examples": 8}
@@ -195,10 +195,8 @@ def test_a_grid_goes_on_over_leftovers_of_killed_processes(tmp_path):
                 path.unlink()
         (base / str(seed) / ".checkpoint.npz.minifpt").write_bytes(b"PK half of it")
     if sys.platform != "win32":                           # killed with the lock in its hands
-        killed = subprocess.run([sys.executable, "-c", (
-            "import fcntl, os, sys; f = os.open(sys.argv[1], os.O_RDONLY);"
-            "fcntl.flock(f, fcntl.LOCK_EX); os.kill(os.getpid(), 9)"), base / "3"])
-        assert killed.returncode == -9
+        child(sys.executable, "-c", "import fcntl, os, sys; f = os.open(sys.argv[1], os.O_RDONLY);"
+              "fcntl.flock(f, fcntl.LOCK_EX); os.kill(os.getpid(), 9)", base / "3", status=-9)
     grid(tmp_path / "g", seeds=range(4))
     same_grids(tmp_path / "g", tmp_path / "whole")
     assert not [*tmp_path.rglob(".*")]

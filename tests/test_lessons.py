@@ -11,16 +11,14 @@ import os
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import load_module, refused
+from conftest import child, load_module
 
 import minifpt
-from minifpt import cli
 from minifpt import functional as F
 from minifpt.exercises import lesson, own
 from minifpt.exercises.track import written
@@ -304,19 +302,72 @@ def test_a_curve_says_whose_functions_it_shows(tmp_path, monkeypatch, capsys):
             F.linear(np.ones((1, 2)), np.ones((2, 3)), np.ones(3))
         return whose, capsys.readouterr().out
     whose, out = owners(*names)
-    assert whose == "the library's: linear, linear_backward" and "new mine.py --bare" in out
-    own.new(file, bare=True)
+    assert whose == "the library's: linear, linear_backward"
+    assert 'minifpt.new("mine.py", lesson=1) begins yours' in out
+    own.new(file)
     own.put(file, linear)
     whose, out = owners(*names)
     assert whose == "yours: linear; the library's: linear_backward" and "linear: passed" in out
-    own.put(file, linear_backward)
-    with refused("linear_backward is wrong"):
-        owners(*names)
-    whose, out = owners("linear", "softmax")
-    assert whose == "yours: linear; the library's: softmax"
-    assert "linear_backward is wrong; it is not needed here" in out
     several = "linear", "softmax", "gelu", "relu", "dropout"
     assert owners(*several)[0] == "1 of 5 functions are yours"
+
+
+def test_a_wrong_function_runs_and_shows_what_it_costs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    own.new("mine.py")
+    own.put("mine.py", linear, linear_backward)
+    capsys.readouterr()
+    dy, inputs = np.ones((4, 3)), (np.ones((4, 2)), np.ones((2, 3)), np.ones(3))
+    with written("mine.py", "linear_backward") as whose:
+        np.testing.assert_array_equal(F.linear_backward(dy, F.linear(*inputs)[1])[2], [1, 1, 1])
+    out = capsys.readouterr().out
+    assert whose == "yours: linear_backward" and out.count("\n") == 2
+    assert "what it costs: linear_backward\n" in out and "A mean for a sum" in out
+    with written("mine.py", "softmax"):                   # where it is not needed
+        np.testing.assert_array_equal(F.linear_backward(dy, F.linear(*inputs)[1])[2], [4, 4, 4])
+    out = capsys.readouterr().out
+    assert "linear_backward is wrong; it is not needed here, and the library's runs" in out
+
+
+def softmax(x):
+    return np.exp(x) / np.exp(x).sum(), SoftmaxCache(x)  # noqa: F821, it is put into a file
+
+
+def attention(q, k, v, p=0.0, rng=None, causal=True):
+    A, _ = softmax(q @ k.swapaxes(-1, -2))
+    return A @ v, AttentionCache(q, k, v, A, None, False)  # noqa: F821
+
+
+def test_what_is_to_be_mended_first_is_needed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    own.new("mine.py")
+    own.put("mine.py", softmax, attention, linear)
+    with written("mine.py", "attention", "linear_backward"):
+        pass
+    out = capsys.readouterr().out
+    assert "Mend softmax first" in out and "what it costs: softmax, attention\n" in out
+    assert "not needed here" not in out
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("def linear(x, w, b, need=())\n    return x", "mine.py, line 1: not Python"),
+    ("def linear(x, w, b, need=()):\n    return 1 / 0",
+     "mine.py, line 2: linear raised ZeroDivisionError"),
+    ("def linear(x, w, b, need=()):\n    return x @ w, None",
+     "with a wrong linear, this ended in ValueErr"),
+    ("def linear(x, w, b, need=()):\n    y = None\n    return y, None", "linear returns nothing")])
+def test_a_file_that_cannot_run_ends_a_cell_in_one_line(tmp_path, monkeypatch, text, message):
+    """As IPython asks for it; an error of the cell's own keeps its traceback."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(text)
+    with pytest.raises(own.Raised, match=message) as error, written("mine.py", "linear"):
+        if F.linear(np.ones((1, 2)), np.ones((2, 3)), np.ones(3))[1] is None:
+            raise ValueError("of a layer")
+    (line,) = error.value._render_traceback_()
+    assert len(line.splitlines()) == 1
+    Path("mine.py").write_text("")
+    with pytest.raises(KeyError), written("mine.py", "linear"):
+        raise KeyError("of the cell")
 
 
 def linear(x, w, b, need=(True, True, True)):
@@ -325,7 +376,8 @@ def linear(x, w, b, need=(True, True, True)):
 
 def linear_backward(dy, cache):
     x, w, need = cache
-    return dy @ w.T, x.T @ dy, dy.mean(axis=0)
+    rows = dy.reshape(-1, w.shape[1])
+    return dy @ w.T, x.reshape(-1, w.shape[0]).T @ rows, rows.mean(axis=0)
 
 
 def test_the_spine_asks_for_each_function_that_an_fpt_runs():
@@ -346,20 +398,23 @@ def test_the_spine_asks_for_each_function_that_an_fpt_runs():
 def test_a_reader_goes_the_whole_way_with_a_file_of_their_own(tmp_path, monkeypatch):
     """In a clean folder: before each lesson of the spine the reader writes what it asks for."""
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["new", "mine.py", "--bare"]) == 0
     answers, names = load_module(own.solution()), []
     for source in (s for s in SOURCES if f"({s.stem}.ipynb)" in str(SPINE)):
         text = source.read_text(encoding="utf-8")
         asked = measure.functions_asked(text)
+        number = int(source.name[:2])
+        assert asked == [name for name, lesson in own.FUNCTIONS.items() if lesson == number]
+        if asked:
+            minifpt.new("mine.py", lesson=number)
         own.put("mine.py", *(vars(answers)[name] for name in asked))
         names += asked
         answered = re.sub(r'^check\("(\w+)", \1\)', r'check("\1", EXERCISES["\1"].solution)', text,
                           flags=re.M)
         Path("lesson.py").write_text("from minifpt.exercises import EXERCISES, load_exercises\n"
                                      f"load_exercises()\n{answered}", encoding="utf-8")
-        run = subprocess.run([sys.executable, "lesson.py"], capture_output=True, encoding="utf-8",
-                             env=os.environ | {"MPLBACKEND": "agg", "PYTHONUTF8": "1"})
-        assert run.returncode == 0 and "\u2717" not in run.stdout, f"{source.stem}\n{run}"
+        run = child(sys.executable, "lesson.py", encoding="utf-8", timeout=600,
+                    env=os.environ | {"MPLBACKEND": "agg", "PYTHONUTF8": "1"})
+        assert "\u2717" not in run.stdout, f"{source.stem}\n{run}"
         assert {f"\u2713 {name}: passed" for name in asked} <= {*run.stdout.splitlines()}
     checked = own.results("mine.py")
     assert {r.name: r.status for r in checked if r.status != own.NOT_WRITTEN} == dict.fromkeys(

@@ -6,13 +6,13 @@ difference relative to the largest entry: in float32 1e-5, for gradients 1e-4; i
 
 import gc
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import child
 
 import minifpt
 from minifpt import functional as F
@@ -184,8 +184,8 @@ def test_the_hub_itself(folder, there):
             "except FileNotFoundError as e: print('refused:', e)")
     env = os.environ | {"HF_HUB_OFFLINE": "1"} | dict.fromkeys(("HF_HOME", "XDG_CACHE_HOME"),
                                                                str(folder))
-    run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True,
-                         cwd=Path(minifpt.__file__).parents[1], timeout=300)
+    run = child(sys.executable, "-c", code, env=env, cwd=Path(minifpt.__file__).parents[1],
+                timeout=300)
     lines = run.stdout.splitlines()
     if there:
         assert lines == [str(folder / "minifpt" / "weights" / "gpt2.npz"), "32"], run.stderr

@@ -5,12 +5,11 @@ import inspect
 import json
 import re
 import textwrap
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import load_module, refused
+from conftest import refused
 
 import minifpt
 from minifpt import cli, fast, layers, tracing
@@ -19,7 +18,8 @@ from minifpt.exercises import operations, own
 from minifpt.exercises.lesson import lessons_folder
 from minifpt.exercises.mistakes import MISTAKES
 
-SOURCE, SKELETON = inspect.getsource(F), own.skeleton()
+SOURCE = inspect.getsource(F)
+SKELETON = own.IMPORTS + own.stubs(own.FUNCTIONS, (), is_bare=False)
 
 
 def with_bodies(text, **bodies):
@@ -60,42 +60,78 @@ def small(activation="gelu_new"):
     return minifpt.LanguageModel(config, seed=0)
 
 
-# ------------------------------------------------------------------------ the skeleton
+# --------------------------------------------------------------------------- the stubs
 
 
 def functions_in(text):
     return {n.name: n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)}
 
 
-def test_the_skeleton_has_each_function_its_docstring_and_no_body():
-    ours, theirs = functions_in(SKELETON), functions_in(SOURCE)
-    assert ours.keys() == theirs.keys()
+def test_a_new_file_has_each_function_its_docstring_and_no_body(tmp_path, capsys):
+    path = tmp_path / "my file.py"
+    assert cli.main(["new", path]) == 0
+    assert f"next: minifpt check '{path}'\n" in capsys.readouterr().out
+    text = path.read_text(encoding="utf-8")
+    ours, theirs = functions_in(text), functions_in(SOURCE)
     for name, function in ours.items():
-        assert ast.dump(function.args) == ast.dump(theirs[name].args)
         assert ast.get_docstring(function) == ast.get_docstring(theirs[name])
         if name in own.FUNCTIONS:
+            assert ast.dump(function.args) == ast.dump(theirs[name].args)
             assert own.is_stub(function) and len(function.body) == 2
         else:
             assert ast.dump(function) == ast.dump(theirs[name])
+    assert [n for n in ours if n in own.FUNCTIONS] == [*own.FUNCTIONS] == sorted(
+        own.FUNCTIONS, key=own.FUNCTIONS.get)
     assert {*own.FUNCTIONS} == {n for op in tracing.OPERATIONS for n in (op, f"{op}_backward")}
-    assert max(map(len, SKELETON.splitlines())) <= 100
+    assert max(map(len, text.splitlines())) <= 100
+    assert own.load(path).functions == {}
 
 
-def test_the_bare_skeleton_has_the_forward_definitions_and_no_gradient(tmp_path, capsys):
-    assert cli.main(["new", tmp_path / "my bare.py", "--bare"]) == 0
-    assert f"next: minifpt check '{tmp_path}/my bare.py'\n" in capsys.readouterr().out
-    assert (tmp_path / "test_my bare.py").exists()
-    text = (tmp_path / "my bare.py").read_text(encoding="utf-8")
-    for name, function in functions_in(text).items():
-        docstring, library = ast.get_docstring(function), inspect.getdoc(vars(F)[name])
+def test_each_lesson_appends_its_own_stubs_below_what_is_there(tmp_path, capsys):
+    """Also below what is no Python yet, and never twice."""
+    path, written = tmp_path / "mine.py", "def linear(x, w, b):\n    return x @ w +\n"
+    path.write_text(written, encoding="utf-8")
+    for lesson, names in ((4, ["positions", "positions_backward", "attention"]),
+                          (1, ["linear_backward"]), (5, ["attention_backward"]), (4, [])):
+        before = path.read_text(encoding="utf-8")
+        assert minifpt.new(path, lesson=lesson) == names
+        assert path.read_text(encoding="utf-8").startswith(before.rstrip())
+    for end in ("2 functions to write: last_tokens, last_tokens_backward",
+                "these functions are there already"):
+        assert cli.main(["new", path, "--lesson", "7"]) == 0
+        assert f"{path}: {end}\n" in capsys.readouterr().out
+    path.write_text(path.read_text(encoding="utf-8").replace("w +\n", "w + b, (x, w, b)\n"))
+    text = path.read_text(encoding="utf-8")
+    assert text.count("SoftmaxCache = ") == text.count("import math") == 1
+    assert [*functions_in(text)] == [
+        "linear", "positions", "positions_backward", "repeat_heads", "causal_mask", "attention",
+        "linear_backward", "sum_heads", "attention_backward", "last_tokens", "last_tokens_backward"]
+    assert {*own.load(path).functions} == {"linear"}
+
+
+def test_a_lessons_stubs_have_the_forward_definitions_and_no_gradient(tmp_path):
+    path = tmp_path / "mine.py"
+    for lesson in {*own.FUNCTIONS.values()}:
+        own.new(path, lesson)
+    text = path.read_text(encoding="utf-8")
+    functions = functions_in(text)
+    for name in own.FUNCTIONS:
+        docstring, library = ast.get_docstring(functions[name]), inspect.getdoc(vars(F)[name])
         if name.endswith("_backward"):
             assert docstring.startswith("Return d") and "``" not in docstring
             assert not any(formula in text for formula in re.findall(r"``(d\w* = .*?)``", library))
-        elif name in own.FUNCTIONS:
+        else:
             assert docstring == inspect.getdoc(vars(F)[name].__wrapped__)
-    assert "Stuck?" in text and "Stuck?" not in SKELETON
     assert max(map(len, text.splitlines())) <= 100
-    assert own.load(tmp_path / "my bare.py").functions == {}
+
+
+@pytest.mark.parametrize(("file", "lesson", "message"), [
+    ("mine", 1, "Python file"), ("mine.py", 9, "lesson 9 asks for no function: expected one of 1,"),
+    (".", None, "Python file"), ("folder.py", 1, "is a folder")])
+def test_a_file_that_cannot_be_is_refused(tmp_path, file, lesson, message):
+    (tmp_path / "folder.py").mkdir()
+    with refused(message):
+        own.new(tmp_path / file, lesson)
 
 
 # --------------------------------------------------------------------------- the check
@@ -110,11 +146,8 @@ def test_the_solution_is_right_and_is_put_into_a_skeleton(tmp_path):
     own.put(path, own.solution())
     assert "def relu(x):" in path.read_text(encoding="utf-8")
     assert {str(r) for r in own.results(path, 0) if r.status != "passed"} == set()
-    for message, call in (("no function body", lambda: own.put(path, body)),
-                          ("Python file", lambda: own.new(tmp_path / "mine")),
-                          ("is there already", lambda: own.new(path))):
-        with refused(message):
-            call()
+    with refused("no function body"):
+        own.put(path, body)
 
 
 @pytest.mark.parametrize("name", own.FUNCTIONS)
@@ -164,6 +197,9 @@ DROPOUT_IN_FLOAT32 = """
 DROPOUT_OF_SHAPE = ("mask = (rng.random({}) >= p).astype(x.dtype) / x.dtype.type(1 - p)\n"
                     "return x * mask, DropoutCache(mask)")
 ATTENTION = {name: body(name) for name in ("softmax", "softmax_backward", "attention")}
+MASK = """mask = ({}).astype(q.dtype) / (1 - p) if p else None
+dropped = probabilities if mask is None else probabilities * mask
+dropout_cache = DropoutCache(mask)"""
 VARIANCE_OF_SQUARES = """
     mean = x.mean(axis=-1, keepdims=True)
     rstd = 1.0 / np.sqrt((x * x).mean(axis=-1, keepdims=True) - mean * mean + eps)
@@ -245,6 +281,14 @@ VERDICTS = [
       "attention": "Mend dropout first", "softmax": PASSED, "softmax_backward": PASSED}),
     ({"dropout": DROPOUT_SWAPPED} | ATTENTION, {"attention": "Mend dropout first"}),
     ({"dropout": DROPOUT_IN_FLOAT32} | ATTENTION, {"dropout": PASSED, "attention": PASSED}),
+    *(({"attention": changed("attention", "dropped, dropout_cache = dropout(probabilities, p, rng)",
+                             MASK.format(mask)), **more}, {"attention": part} | verdicts)
+      for mask, part in ((
+          "rng.binomial(1, 1 - p, probabilities.shape)", PASSED),
+          ("(rng.random(probabilities.shape) < p)", "In the dropout of the probabilities: With p "
+           "= 0.25, 25 % of the entries are kept"))
+      for more, verdicts in (({}, {}), (
+          {"attention_backward": body("attention_backward")}, {"attention_backward": PASSED}))),
     # a cache of one's own is an affair of the pair
     ({"relu": "return np.maximum(x, 0.0), x > 0", "relu_backward": "return dy * cache"},
      {"relu": PASSED, "relu_backward": PASSED}),
@@ -455,6 +499,18 @@ def test_text_is_generated_by_the_readers_attention(file, unchecked):
     assert mine.calls == {"attention": 16}
 
 
+def test_a_command_writes_text_by_the_readers_functions(file, capsys):
+    """Also by a wrong one, which it names."""
+    line = ["generate", "It was ", "--tokens", "9", "--functional"]
+    assert cli.main(line[:-1]) == 0
+    plain = capsys.readouterr().out
+    assert cli.main([*line, file(gelu=body("gelu"))]) == 0
+    assert capsys.readouterr() == (plain, "")
+    assert cli.main([*line, file(gelu="return -x, ActivationCache(x)")]) == 0
+    out, err = capsys.readouterr()
+    assert out != plain and "mine.py: gelu is wrong. " in err
+
+
 def test_an_error_while_it_runs_is_one_line(file, unchecked):
     with own.using(file(gelu="if x.shape[-1] == 64:\n    raise KeyError('x')\nreturn x, None")):
         with refused(r"mine.py, line \d+: gelu raised KeyError"):
@@ -490,38 +546,6 @@ def test_a_file_without_a_written_function_is_not_trained_on(file, unchecked, fa
     monkeypatch.chdir(file().parent)
     assert "none of its functions is written" in fails(*LINE)
     assert not Path("run").exists()
-
-
-def test_the_test_beside_a_file_runs_its_checks(tmp_path):
-    """As in the CI of a class: what is right passes, what is wrong fails with its hint, and what is
-    not written is skipped."""
-    mine, beside = tmp_path / "mine.py", tmp_path / "test_mine.py"
-    assert cli.main(["new", mine]) == 0
-    mine.write_text(with_bodies(mine.read_text(encoding="utf-8"), relu_backward="return dy",
-                                relu="return np.maximum(x, 0.0), ActivationCache(x)"),
-                    encoding="utf-8")
-    beside_it, outcomes = load_module(beside), Counter()
-    for result in beside_it.RESULTS:
-        try:
-            beside_it.test_function(result)
-            outcomes["passed"] += 1
-        except AssertionError as e:
-            assert result.name == "relu_backward" and "no dy gets through" in str(e)
-        except pytest.skip.Exception:
-            outcomes["skipped"] += 1
-    assert outcomes == {"passed": 1, "skipped": len(own.FUNCTIONS) - 2}
-    beside.write_text("# changed", encoding="utf-8")
-    assert own.new_test(mine) == (beside, False)
-    assert beside.read_text(encoding="utf-8") == "# changed"
-
-
-def test_new_says_when_a_test_is_there_already(tmp_path, capsys):
-    (tmp_path / "test_mine.py").write_text("# changed", encoding="utf-8")
-    assert cli.main(["new", tmp_path / "mine.py"]) == 0
-    assert f"{tmp_path}/test_mine.py: is there already, and is left as it is" in (
-        capsys.readouterr().out)
-    assert cli.main(["new", tmp_path / "other.py"]) == 0
-    assert f"{tmp_path}/test_other.py: the same checks for pytest" in capsys.readouterr().out
 
 
 def test_a_function_with_the_arguments_of_an_older_version_is_told_so(tmp_path):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import typed_user
+from conftest import child
 
 import minifpt
 from minifpt.viewer.steps.page import PAGE
@@ -25,10 +26,7 @@ HOME = "https://example.org/owner/minifpt"
 def run(*command, cwd=ROOT, **variables):
     """Return what a command prints, which must succeed without this repository on the path."""
     clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MINIFPT_HOME")}
-    process = subprocess.run([str(part) for part in command], cwd=cwd, env=clean | variables,
-                             capture_output=True, text=True, timeout=600)
-    assert process.returncode == 0, f"{command}\n{process.stdout}\n{process.stderr}"
-    return process.stdout
+    return child(*command, cwd=cwd, env=clean | variables, timeout=600).stdout
 
 
 def setup(*args, cwd=ROOT):

@@ -4,11 +4,11 @@ import base64
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import child
 
 import minifpt
 from minifpt import viewer
@@ -174,9 +174,7 @@ def test_what_an_address_asks_for_is_used_or_named(text, value):
         location.hash = "#{text}";
         const values = read_address(), key = {json.dumps(text.partition("=")[0])};
         console.log(JSON.stringify([values[key], box.textContent]));"""
-    run = subprocess.run([node, "-e", script], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    used, said = json.loads(run.stdout)
+    used, said = json.loads(child(node, "-e", script).stdout)
     if value is None and text != "look=null":
         assert said.startswith("This page cannot use “" + text.replace("%20", " ")[:30])
     else:

@@ -172,7 +172,7 @@ def test_functions_of_ones_own_import_what_is_beside_them():
     for name, number in SIZES.items():
         Path(name).mkdir()
         Path(name, "statistics.py").write_text(f"SCALE = {number}")
-        text = own.skeleton() + "\nimport statistics\ndef gelu(x):\n    return statistics.SCALE, x"
+        text = "import statistics\ndef gelu(x):\n    return statistics.SCALE, x"
         Path(name, "mine.py").write_text(text)
     assert [own.load(f"{name}/mine.py").functions["gelu"](0)[0] for name in "aba"] == [24, 52, 24]
     Path("a/statistics.py").write_text("SCALE = 3")

@@ -4,12 +4,11 @@ import csv
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import load_module
+from conftest import child, load_module
 
 from minifpt.exercises import engine as exercises
 
@@ -69,10 +68,8 @@ def test_nbgrader_releases_marks_and_answers(tmp_path, monkeypatch):
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
 
     def nbgrader(*words):
-        process = subprocess.run(["nbgrader", *words], cwd=tmp_path,
-                                 capture_output=True, text=True, env=os.environ | {
-                                     "PYTHONPATH": os.pathsep.join(paths)})
-        assert process.returncode == 0, process.stderr
+        child("nbgrader", *words, cwd=tmp_path, timeout=600,
+              env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)})
 
     nbgrader("generate_assignment", "lesson_23")
     name = f"lesson_23/{lesson.name}"

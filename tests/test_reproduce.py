@@ -4,13 +4,13 @@ import pytest
 from test_compare import TINY, history
 from test_plots import png_size
 
-from benchmarks.grids import read_rows
 from minifpt import cli
 from minifpt.experiments import compare, reproduce, tables
 from minifpt.experiments.compare import Arm, Column
 from minifpt.experiments.reproduce import TABLES, Table
 from minifpt.experiments.tables import Grid
 from minifpt.trunks import names as trunks
+from studies.grids import read_rows
 
 
 @pytest.fixture

@@ -4,13 +4,12 @@ The lessons in the browser: JupyterLite lists them; Python, which its host loads
 import functools
 import http.server
 import json
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
-from conftest import load_module
+from conftest import child, load_module
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.skipif(not (ROOT / "docs" / "build.py").exists(),
@@ -30,9 +29,7 @@ def builder():
 
 def built(script, out, seconds):
     """Run a script of docs/ that builds a site into a folder, and return the folder."""
-    process = subprocess.run([sys.executable, ROOT / "docs" / script, out], cwd=out,
-                             capture_output=True, text=True, timeout=seconds)
-    assert process.returncode == 0, process.stdout + process.stderr
+    child(sys.executable, ROOT / "docs" / script, out, cwd=out, timeout=seconds)
     return out
 
 

@@ -175,8 +175,8 @@ for backward in (F.linear_backward, broken_backward):
 # again: $w \leftarrow w - \eta\, dw$, with the **learning rate** $\eta$. Here it trains two linear
 # layers on XOR: two inputs of ±1, and an output that should be 1 where they differ, else 0.
 #
-# From here on you write the functions yourself. In a terminal in the folder of this notebook
-# (JupyterLab: File, New, Terminal), type `minifpt new mine.py --bare`. Write `linear` and
+# From here on you write the functions yourself. Run `minifpt.new("mine.py", lesson=1)` in a new
+# cell, once: it writes a file beside this notebook. Write `linear` and
 # `linear_backward` in `mine.py`, without looking at the library's. `linear(x, w, b, need)` returns
 # $y$ and `LinearCache(x, w, need)`; the second gets $dy$ and that cache. The check also sends an
 # $x$ of shape `(B, T, I)`: make rows of it, and of $dy$, with `reshape` before the product for

@@ -96,7 +96,7 @@ curves(right, f"bit memory (level line: copy and vote, {vote:.0f} %)", ylabel="b
 # %% [markdown]
 # Both find the string, though *matched random* has never read a word. How sure the lead of
 # *language* is depends on the learning rate: it ends ahead with five seeds of five at 0.02, with
-# three of five at 0.06 (`python -m benchmarks.inside rates`).
+# three of five at 0.06 (`python -m studies.inside rates`).
 #
 # ## Where does it look?
 #
@@ -274,7 +274,7 @@ matrix(axes[1], cost, "points lost when it is mute", "head", "block", signed=Tru
 picture(fig)
 
 # %% [markdown]
-# With five seeds (`python -m benchmarks.inside looks`) the look five back is always needed: when no
+# With five seeds (`python -m studies.inside looks`) the look five back is always needed: when no
 # head may look there, 54 to 63 % of the bits are right. But the head that looks there *most* is the
 # one that is missed most with only three seeds of five; here it is another one.
 #
@@ -286,7 +286,7 @@ picture(fig)
 # *matched random*:
 
 # %%
-# python -m benchmarks.inside xor: five seeds, each (nothing, attention, feed-forward)
+# python -m studies.inside xor: five seeds, each (nothing, attention, feed-forward)
 WITHOUT_PRODUCT = {
     "language": [(98, 82, 62), (99, 95, 52), (99, 83, 56), (100, 94, 55), (100, 100, 49)],
     "as in the paper": [

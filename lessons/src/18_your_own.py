@@ -32,21 +32,21 @@ from minifpt.functional import DropoutCache, SoftmaxCache, dropout_backward
 # %% [markdown]
 # ## An empty file
 #
-# `minifpt new mine.py --bare`, in a terminal, writes the library's `functional.py` without its
-# bodies: a forward pass has its shapes and its definition, a backward pass says only what it
-# returns. `own.new` does the same. Here the file goes into a temporary folder.
+# `minifpt new mine.py --lesson 2`, in a terminal, writes the functions that lesson 2 asks for,
+# without their bodies: a forward pass has its shapes and its definition, a backward pass says only
+# what it returns. `minifpt.new` does the same. Here the file goes into a temporary folder.
 
 # %%
 folder = tempfile.TemporaryDirectory()
 
 
-def new_file(name, bare=False):
+def new_file(name, lesson=None):
     path = Path(folder.name) / name
-    own.new(path, bare=bare)
+    minifpt.new(path, lesson)
     return path
 
 
-mine = new_file("mine.py", bare=True)
+mine = new_file("mine.py", lesson=2)
 text = mine.read_text(encoding="utf-8")
 start, last = text.index("def softmax("), text.index("def softmax_backward(")
 print(text[start:text.index("\n\n\n", last)])
@@ -186,6 +186,7 @@ guess = ...
 if Path("mine.py").is_file():
     mine, whose = Path("mine.py"), "your file"
 else:
+    minifpt.new(mine)                                     # the other functions, below
     own.put(mine, own.solution())
     whose = "the solution of lesson 18"
 history, file = train(mine)
@@ -254,7 +255,7 @@ check("wrong_but_useful", wrong_but_useful)
 if wrong_but_useful(np.array([[1.0, 2.0]]), np.full((1, 2), 0.5)) is not ...:
     path = Path(folder.name) / "useful.py"
     path.unlink(missing_ok=True)
-    own.new(path)
+    minifpt.new(path)
     path.write_text("\n\n".join([
         path.read_text(encoding="utf-8"), inspect.getsource(wrong_but_useful),
         "def softmax_backward(dy, cache):\n    return wrong_but_useful(dy, cache.y)\n"]),

@@ -209,12 +209,12 @@ guess = ...
 
 # %%
 show(forms.start_input, lines=("m = summed_form", "chosen ="))
-# python -m benchmarks.why angle slope budget: steps to 95 %, tested every 25, for each seed.
+# python -m studies.why angle slope budget: steps to 95 %, tested every 25, for each seed.
 STEPS = {0: (100, 100, 75), 45: (50, 75, 50), 60: (50, 50, 50), 75: (50, 50, 50),
          90: (75, 100, 100), 95: (150, 175), 100: (250, 250), 105: (375, 375, 375),
          110: (625, 625), 115: (1000, 1000), 120: (1700, 1575, 1525), 125: (2575, 2675),
          130: (3875, 3925), 135: (4575, 5050)}
-# python -m benchmarks.why aligned
+# python -m studies.why aligned
 ALIGNED = {60: (125, 125, 150), 75: (75, 75, 75), 90: (50, 50, 50), 105: (25, 25, 25),
            120: (25, 25, 25), 135: (25, 50, 50), 150: (300, 250, 275)}
 firsts = []

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from ..exercises import checking, own
 from ..exercises.lesson import lessons_folder, unpack
-from ..files import outputs
 from .formatting import quoted
-from .options import FORCE, option, takes
+from .options import option, takes
 
 FOLDER = Path("minifpt-lessons")
 
@@ -36,42 +35,23 @@ def lessons(args):
 
 
 @takes(
-    option("file", type=Path, metavar="FILE", help="a new file, such as mine.py"),
-    option("--bare", action="store_true", help="leave out the formulas of the gradients"),
-    FORCE,
-    description="Write the skeleton of a functional.py of your own: the signatures and formulas of "
-                "all functions, whose bodies you write.")
+    option("file", type=Path, metavar="FILE", help="a Python file, such as mine.py; new or not"),
+    option("--lesson", type=int, metavar="N",
+           help="only the functions that lesson N asks for, without its formulas (default: all)"),
+    description="Append stubs to a functional.py of your own: signatures, shapes and formulas of "
+                "the functions whose bodies you write. What is in the file stays.")
 def new(args):
-    own.new(args.file, args.bare, args.force)
-    test, is_new = own.new_test(args.file)
-    print(f"{args.file}: {len(own.FUNCTIONS)} functions to write\n{test}: "
-          + ("the same checks for pytest" if is_new else "is there already, and is left as it is"))
+    names = own.new(args.file, args.lesson)
+    print(f"{args.file}: " + (f"{len(names)} functions to write: {', '.join(names)}" if names else
+                              "these functions are there already"))
     print(f"next: minifpt check {quoted(str(args.file))}")
 
 
 @takes(
-    option("files", nargs="+", type=Path, metavar="FILE",
-           help="a file begun by 'minifpt new', or a lesson's notebook"),
-    option("--csv", type=Path, metavar="FILE", help="append a row for each file to this table"),
-    description="Check each function of your own file, or each exercise of a notebook: done, wrong "
-                "(with a hint) or not written. The last line names the next function. Of a "
-                "notebook, only the functions and what they need are run. Each file runs in a "
-                f"process of its own, where a function may take {checking.SECONDS} s. This is not "
-                "a sandbox: check only files that you would run.")
+    option("file", type=Path, metavar="FILE", help="a file begun by 'minifpt new'"),
+    description="Check each function of your own file: done, wrong (with a hint) or not written. "
+                "The last line names the next function. The file runs in a process of its own, "
+                f"where a function may take {checking.SECONDS} s. This is not a sandbox: check "
+                "only a file that you would run.")
 def check(args):
-    if args.csv:
-        outputs.check(args.csv, force=True)               # rows are appended
-    status = 0
-    for file in args.files:
-        if len(args.files) > 1:
-            print(f"{file}:")
-        checked, error = [], ""
-        try:
-            checked, lessons = checking.results(file)
-            status = max(status, own.print_results(checked, lessons) > 0)
-        except (ValueError, OSError) as e:
-            status, error = 2, str(e)
-            print(f"minifpt: {error}", file=sys.stderr)
-        if args.csv:
-            checking.append_row(args.csv, file, checked, error)
-    return int(status)
+    return int(own.print_results(checking.results(args.file)) > 0)

@@ -3,27 +3,28 @@
 import argparse
 import inspect
 import os
+import textwrap
 from pathlib import Path
 
 from .. import tasks
 from ..plugins import USERS_OWN
 from ..trunks import config_for, forms
+from ..trunks.names import others
 
 DEFAULT_MODEL = "minigpt-language"
 KINDS = "'minifpt summary --help' lists every kind of MODEL"
-TRUNKS = """\
+FAMILIES = textwrap.fill(f"as random:SHAPE, for another family: {others()}", 54)
+TRUNKS = f"""\
 A MODEL is one of
     minigpt-language      shipped weights ('minifpt info' lists them)
-    FILE or FOLDER        your own weights, also of a Llama, BERT, ViT or T5
+    FILE or FOLDER        your own weights, also of another family
     random, random:SHAPE  random weights as the paper draws them for the width,
                           of minigpt's shape or that of gpt2, gpt2-medium,
                           gpt2-large or gpt2-xl
     random:1x2x256@1.41   blocks x heads x channels, with a standard deviation
                           of 1.41 / sqrt(channels); that of random is 0.55
     random@gpt2           GPT-2's own 0.02, too small for 128 channels
-    random:llama:6x4x128  a random Llama; 6x4/2x128: 2 heads of keys and values
-    random:bert:6x4x128   a random BERT; also roberta:, vit:, t5:, and
-                          longformer:32:6x4x128 with a window of 32 tokens
+    random:FAMILY:SHAPE   {textwrap.indent(FAMILIES, ' ' * 26).lstrip()}
     statistics:NAME       random, with each array's mean and standard deviation
     lstm:3x128            a random LSTM; ,residual and ,positions add these
     ...,qk=105            after a random one: 105 degrees between each head's
@@ -90,6 +91,8 @@ def out_option(text, place, **settings):
 
 
 FORCE = option("--force", action="store_true", help="replace a file that is there")
+FUNCTIONAL = option("--functional", type=Path, metavar="FILE",
+                    help="run your functions from a file by 'minifpt new'")
 OPEN = option("--open", action="store_true", help="open the page in a browser")
 RUN_SETTINGS = {                                          # name: (type, help)
     "steps": (int, "training steps"), "batch_size": (int, "examples in a step"),

@@ -65,8 +65,7 @@ def wrong_loss(task):
                         clip="1", eval_every="100", test_examples="256, in the last all"),
     option("--checkpoint-every", type=int, default=500, metavar="N",
            help="steps between checkpoints (default: 500)"),
-    option("--functional", type=Path, metavar="FILE",
-           help="run your functions from a file by 'minifpt new'"),
+    shared.FUNCTIONAL,
     option("--skip-check", action="store_true",
            help="train even if a function of that file is wrong"),
     epilog=shared.KINDS)

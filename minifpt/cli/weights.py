@@ -2,11 +2,14 @@
 
 import os
 import platform
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 
 from .. import __version__, machine, trunks
+from ..exercises import own
 from ..experiments import convert as converting
 from ..experiments import pretrain as pretraining
 from ..experiments import runs as run_folders
@@ -45,7 +48,7 @@ def info(args):
     option("--data", metavar="FOLDER",
            help="for images, vision: folder of MNIST's files (default: MINIFPT_DATA)"),
     option("--shape", metavar="BxHxC",
-           help="blocks x heads x channels, or with bert: and the like (default: 6x4x128)"),
+           help="blocks x heads x channels, or with a family's name (default: 6x4x128)"),
     option("--tokens", type=int, help="tokens in a passage, at most 256 (default: 256)"),
     shared.out_option("weight file to write, beside a folder with its run", "minigpt-SOURCE.npz"),
     *shared.run_options("steps", "batch_size", "lr", default="the source's"),
@@ -115,7 +118,7 @@ def load_with_tokenizer(model):
     option("--top-p", type=float,
            help="draw from the fewest tokens of this probability (default: all)"),
     option("--stop", metavar="TEXT", help="end behind this text (default: after --tokens)"),
-    shared.SEED)
+    shared.FUNCTIONAL, shared.SEED)
 def generate(args):
     if not args.prompt:
         raise ValueError("generate: the prompt is empty, expected a text to continue")
@@ -125,8 +128,12 @@ def generate(args):
     ids = words.encode(args.prompt)
     # A token may hold the text's end and more, so the text is searched, not the tokens.
     stop = None if args.stop is None else lambda tokens: args.stop in words.decode(tokens)
-    text = words.decode(lm.generate(ids, args.tokens, args.temperature, args.top_k, args.seed,
-                                    args.top_p, stop))
+    functions = own.using(args.functional, skip_check=True) if args.functional else nullcontext()
+    with functions as file:
+        for r in file.wrong if file else ():
+            print(f"{file.path}: {r.name} is wrong. {r.hint}", file=sys.stderr)
+        text = words.decode(lm.generate(ids, args.tokens, args.temperature, args.top_k, args.seed,
+                                        args.top_p, stop))
     if args.stop is not None:
         before, end, _ = text[len(words.decode(ids)):].partition(args.stop)
         text = words.decode(ids) + before + end

@@ -164,8 +164,8 @@ MISTAKES = {
         "a masked score of 0 still gets a share: for which score is the share 0?":
             "scores + causal_mask(*_, scores.dtype) -> "
             "scores * np.tril(np.ones(scores.shape[-2:]))",
-        "bias is not heeded: add it to the scores, or do without this argument, which only a T5's "
-        "attention needs": "bias is not None -> False",
+        "bias is not heeded: add it to the scores, or do without this argument, which only "
+        "relative positions need": "bias is not None -> False",
         "the probabilities are not dropped out": "dropout(_, p, rng) -> dropout(_, 0.0, rng)"},
     "attention_backward": {
         "dQ and dK are exchanged": "return dq, dk, dv, _ -> return dk, dq, dv, _",

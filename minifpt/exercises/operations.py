@@ -97,9 +97,17 @@ def examine(answers, name, seed=None):
         arguments = ", ".join(inspect.signature(vars(F)[op]).parameters)
         return Result(name, WRONG, f"It is of an older minifpt: write {op}({arguments}), on heads "
                                    "(B, H, T, D); CHANGELOG shows how.")
-    with readers({"dropout": masks_of(answers["dropout"])} if "dropout" in answers else {}):
+    dropout = masks_of(answers["dropout"]) if "dropout" in answers else F.dropout.checked
+    message = ""
+    if op == "attention" and op in answers:
+        by_attention = dropout_of(answers[op], dropout)
+        message = mask_mistake(by_attention)
+        dropout = dropout if message else by_attention
+    with readers({"dropout": dropout}):
         result = result_of(OPERATIONS[name], answers[name], answers, np.random.default_rng(seed))
     if result.status == WRONG:
+        if name == "attention" and message and "largest difference" in result.hint:
+            result.hint = f"In the dropout of the probabilities: {message}"
         for inner in halves(answers, CALLS.get(op, ())):     # a forward pass calls no backward pass
             if (op != name or inner in CALLS[op]) and examine(answers, inner, seed).status == WRONG:
                 return Result(name, WRONG, f"Mend {inner} first, if yours calls it. {result.hint}")
@@ -126,6 +134,32 @@ def masks_of(dropout):
         except Exception:                                 # the check of dropout names it
             return F.dropout.checked(x, p, rng)
     return stand_in
+
+
+def dropout_of(attention, dropout):
+    """Return the dropout that a reader's attention applies to its probabilities: where each token
+    is as likely as the others and brings a channel of its own, y shows the mask.  Within it, the
+    library's ``dropout`` is this one."""
+    def stand_in(x, p, rng):
+        mask = None
+        if p:
+            B, H, T, S = x.shape
+            with readers({"dropout": dropout}):
+                mask = S * attention(np.zeros((B, H, T, S)), np.zeros((B, H, S, S)),
+                                     np.zeros((B, H, S, S)) + np.eye(S), p, rng, False)[0]
+            mask = mask.astype(x.dtype)
+        return x if mask is None else x * mask, F.DropoutCache(mask)
+    return stand_in
+
+
+def mask_mistake(dropout):
+    """Return what is wrong with a dropout of probabilities, as text, or ""."""
+    x, options = np.ones((2, 2, 30, 30)), {"p": 0.25, "rng": 0}
+    try:
+        is_dropout(dropout, x, **options)(dropout(x, **fresh(options))[0])
+    except Exception as e:
+        return str(e) if isinstance(e, Wrong) else one_line(e)
+    return ""
 
 
 def y_of(result):

@@ -1,6 +1,7 @@
-"""The reader's own ``functional.py``: a skeleton of it, its check, and training on it.
+"""The reader's own ``functional.py``: stubs to write, their check, and training on them.
 
-    minifpt new mine.py                  write the skeleton; --bare: without the gradients' formulas
+    minifpt new mine.py --lesson 3       append the functions that lesson 3 asks for
+    minifpt new mine.py                  append all functions that the file lacks
     minifpt check mine.py                what is done, what is wrong, what is next
     with using("mine.py"): ...           the library runs what is written in it
 """
@@ -9,7 +10,7 @@ import ast
 import functools
 import hashlib
 import inspect
-import os
+import re
 import sys
 import types
 from collections import Counter
@@ -28,56 +29,50 @@ from .engine import NOT_WRITTEN, PASSED, WRONG, lines_of
 from .lesson import lessons_folder
 from .operations import examine, learned
 
-# The lesson that asks for each operation, "attention" in two; what is not here is explained in 21.
-LESSONS = {"linear": 1, "softmax": 2, "log_sum_exp": 2, "cross_entropy": 2, "layer_norm": 3,
-           "positions": 4, "dropout": 4, "attention": 4, "attention_backward": 5, "gelu": 6,
-           "last_tokens": 7, "embedding": 10, "unembedding": 10, "bias": 10,
-           "lstm": 15}
-# The reader's functions in that order -> the lesson; those of no lesson belong to the last.
-FUNCTIONS = {name: lesson for op, lesson in
-             (LESSONS | {op: 21 for op in tracing.OPERATIONS if op not in LESSONS}).items()
-             for name in (op, f"{op}_backward")
-             if name in vars(F) and LESSONS.get(name, lesson) == lesson}
-INTRODUCTION = '''
-# This file is yours.  Write one body after the other, in the order of the lessons that the stubs
-# name, and remove the line with NotImplementedError.  As long as a function is not written, the
-# library runs its own.
-#
-#     minifpt check FILE                          what is done, what is wrong, what is next
-#     minifpt train bit-xor --functional FILE     train on what is written
-#
-# ``need`` may be left alone: compute every gradient, and keep what all of them read.
-#
-# Keep in each slot of a cache what its name says.  Once both halves of a pair are written, the
-# cache is your own affair; until then the library's half reads yours, or yours the library's.
-#
-# ``dropout`` may draw its mask from rng in any way.  Only a T5 passes a ``bias`` to ``attention``:
-# you may leave that argument out.
-'''
-STUCK = """#
-# Stuck?  ``minifpt new OTHER.py``, without --bare, writes the formulas of the gradients too.  Their
-# derivations are in the lessons that the stubs name.
+# lesson -> the functions that it asks for.
+LESSONS = {1: "linear linear_backward", 2: "softmax softmax_backward cross_entropy_backward",
+           3: "layer_norm layer_norm_backward", 4: "positions positions_backward attention",
+           5: "attention_backward", 6: "gelu gelu_backward", 7: "last_tokens last_tokens_backward",
+           10: "embedding embedding_backward unembedding unembedding_backward",
+           15: "lstm lstm_backward",
+           21: "rms_norm rms_norm_backward silu silu_backward multiply multiply_backward rope "
+               "rope_backward"}
+LAST = 18                                                 # the lesson of all other functions
+OPERATIONS = [f.__name__ for pair in tracing.OPERATIONS.values() for f in pair]
+# The reader's functions in the order of the lessons -> the lesson.
+FUNCTIONS = {name: lesson for lesson, names in LESSONS.items() for name in names.split()}
+FUNCTIONS = dict(sorted(({name: LAST for name in OPERATIONS} | FUNCTIONS).items(),
+                        key=lambda item: (item[1], [*FUNCTIONS, *OPERATIONS].index(item[0]))))
+INTRODUCTION = '''"""My own functions, which minifpt runs instead of its own.
+
+    minifpt check {file}                        what is done, what is wrong, what is next
+    minifpt train bit-xor --functional {file}   train on what is written
+
+Write the bodies, and remove the lines with NotImplementedError.  Where a function is not written,
+the library's runs, also where your functions call it.
+
+``need`` may be left alone: compute every gradient, and keep what all of them read.
+
+Keep in each slot of a cache what its name says.  Once both halves of a pair are written, the cache
+is your own affair; until then the library's half reads yours, or yours the library's.
 """
-TEST = '''"""The checks of {name}: run ``pytest`` in this folder."""
 
-from pathlib import Path
-
-import pytest
-
-from minifpt.exercises import own
-
-RESULTS = own.results(Path(__file__).with_name("{name}"))
-
-
-@pytest.mark.parametrize("result", RESULTS, ids=lambda result: result.name)
-def test_function(result):
-    if result.status == own.NOT_WRITTEN:
-        pytest.skip("not written yet")
-    assert result.status == "passed", result.hint
 '''
+IMPORTS = """import math
+from collections import namedtuple
+from functools import lru_cache
+
+import numpy as np
+
+from minifpt.guards import shapes
+"""
+# function -> a comment in its stub.
+NOTES = {"attention": "Only relative positions and windows pass a bias: you may leave it out.",
+         "attention_backward": "The fourth gradient is dbias: None where there is no bias.",
+         "dropout": "Draw the mask from rng in any way."}
 
 
-# ------------------------------------------------------------------------ the skeleton
+# --------------------------------------------------------------------------- the stubs
 
 
 def functions_of(text):
@@ -85,46 +80,67 @@ def functions_of(text):
     return {n.name: n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)}
 
 
-def skeleton(bare=False):
-    """Return ``functional.py`` without the bodies of operations and backward passes; caches and
-    helpers stay.  With ``bare``, the backward passes have no formulas either."""
+def new(path, lesson=None):
+    """Append stubs of the functions that a lesson asks for to a file, which need not exist, without
+    the formulas that the lesson derives; without a lesson, of all functions, with their formulas.
+
+    What is in the file stays, and a function that it has gets no stub.  Returns their names."""
+    path = Path(path)
+    if path.suffix != ".py":
+        raise ValueError(f"{path}: expected the name of a Python file, such as mine.py")
+    if lesson is not None and lesson not in FUNCTIONS.values():
+        raise ValueError(f"lesson {lesson} asks for no function: expected one of "
+                         f"{', '.join(map(str, sorted({*FUNCTIONS.values()})))}")
+    outputs.check(path, force=True)
+    text = read_text(path) if path.exists() else ""
+    known = {*re.findall(r"(?m)^(?:def |class )?(\w+)(?= ?=|\(|:)", text)}
+    names = [name for name, n in FUNCTIONS.items() if lesson in (n, None) and name not in known]
+    if names:
+        if IMPORTS not in text:
+            text += INTRODUCTION.format(file=path.name) * (not text) + IMPORTS
+        save_text(path, f"{text.rstrip()}\n{stubs(names, known, is_bare=lesson is not None)}")
+    return names
+
+
+def stubs(names, known, is_bare):
+    """Return stubs of functions of ``functional``, each below the caches and helpers that its body
+    may use, unless these are ``known``.  In bare stubs a backward pass has no formulas."""
     source = inspect.getsource(F)
-    lines, first = source.splitlines(), ast.parse(source).body[0]
-    for name, node in reversed(functions_of(source).items()):          # line numbers stay right
-        if name in FUNCTIONS:
-            docstring = lines[node.body[0].lineno - 1:node.body[0].end_lineno]
-            if bare and name.endswith("_backward"):
-                docstring = [f'    """{task(name.removesuffix("_backward"))}"""']
-            lines[node.body[0].lineno - 1:node.end_lineno] = [
-                *docstring, f'    raise NotImplementedError("lesson {FUNCTIONS[name]}")']
-    lines[first.end_lineno:first.end_lineno] = (INTRODUCTION + STUCK * bare).splitlines()
-    return "\n".join(lines) + "\n"
+    lines, nodes, text = source.splitlines(), functions_of(source), ""
+    constants = {n.targets[0].id: n for n in ast.parse(source).body if isinstance(n, ast.Assign)}
+    helpers = {name: n for name, n in (constants | nodes).items() if name not in FUNCTIONS}
+
+    def helpers_of(node):
+        names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)
+                 and isinstance(n.ctx, ast.Load)} & {*helpers}
+        return names.union(*(helpers_of(helpers[name]) for name in names))
+
+    for name in names:
+        op, node = name.removesuffix("_backward"), nodes[name]
+        helper_names = helpers_of(node) | helpers_of(nodes[op])
+        text += "".join(f"\n\n{excerpt(lines, helper)}" for other, helper in helpers.items()
+                        if other in helper_names.difference(known))
+        known = helper_names.union(known)
+        last = node.body[0]                               # the docstring
+        task = [f'    """{task_of(op)}"""'] if is_bare and name != op else (
+            lines[last.lineno - 1:last.end_lineno])
+        note = [f"    # {NOTES[name]}"] if name in NOTES else []
+        stub = f'    raise NotImplementedError("lesson {FUNCTIONS[name]}")'
+        text += "\n\n" + excerpt(lines, node, last.lineno - 1) + "\n".join([*task, *note, stub, ""])
+    return text
 
 
-def task(op):
+def excerpt(lines, node, end=None):
+    """Return the lines of a definition, with its decorators, up to the line ``end``."""
+    start = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+    return "\n".join([*lines[start - 1:end or node.end_lineno], ""])
+
+
+def task_of(op):
     """Describe what a backward pass returns, without a formula: its inputs and their shapes."""
     names = learned(op, examples(op, np.random.default_rng(0))[0][0])
     return (f"Return {', '.join(f'd{n}' for n in names)}, of the shape{'s' * (len(names) > 1)} of "
             f"{', '.join(names)}; dy has the shape of y.")
-
-
-def new(path, bare=False, force=False):
-    """Write the skeleton to a new file, or with ``force`` instead of a file."""
-    path = Path(path)
-    if path.suffix != ".py":
-        raise ValueError(f"{path}: expected the name of a Python file, such as mine.py")
-    outputs.write_text(path, skeleton(bare), force)
-
-
-def new_test(path):
-    """Write ``test_NAME.py`` beside a reader's file, which runs its checks under pytest, unless a
-    file of this name exists.  Returns the path, and whether it was written."""
-    path = Path(path)
-    test = path.with_name(f"test_{path.name}")
-    is_new = not os.path.lexists(test)
-    if is_new:
-        save_text(test, TEST.format(name=path.name))
-    return test, is_new
 
 
 def put(path, *functions):
@@ -216,7 +232,11 @@ def is_stub(function):
 
 
 class Raised(ValueError):
-    """A function raised while it stood in for another; the text says whose."""
+    """A function raised while it stood in for another; the text says whose.  A notebook shows the
+    text alone."""
+
+    def _render_traceback_(self):                         # asked for by IPython
+        return [str(self)]
 
 
 @contextmanager
@@ -305,14 +325,14 @@ def results(path, seed=None):
 def check(path):
     """Check a reader's file in this process and print its table; return how many functions are
     wrong."""
-    return print_results(results(path), FUNCTIONS)
+    return print_results(results(path))
 
 
-def print_results(checked, lessons):
+def print_results(checked):
     """Print which functions are done or wrong, a line for each lesson with those not written, and
-    the next function; ``lessons`` is {name: lesson}.  Returns how many functions are wrong."""
-    for lesson in sorted({*lessons.values()}):
-        rows = [r for r in checked if lessons[r.name] == lesson]
+    the next function.  Returns how many functions are wrong."""
+    for lesson in sorted({*FUNCTIONS.values()}):
+        rows = [r for r in checked if FUNCTIONS[r.name] == lesson]
         for r in rows:
             if r.status != NOT_WRITTEN:
                 verdict = "done" if r.status == PASSED else f"wrong. {r.hint}"
@@ -326,5 +346,5 @@ def print_results(checked, lessons):
     name = next((r.name for r in mistakes + unwritten), "")    # one left out comes at the end
     n_done = sum(r.status == PASSED for r in checked)
     print(f"{n_done} of {len(checked)} done, {len(mistakes)} wrong. " + (
-        f"Next: {name}, lesson {lessons[name]}." if name else "All of it is yours."))
+        f"Next: {name}, lesson {FUNCTIONS[name]}." if name else "All of it is yours."))
     return len(mistakes)

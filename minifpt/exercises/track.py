@@ -3,31 +3,51 @@
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..files import one_line
 from . import own
+from .operations import CALLS
 
 
 @contextmanager
 def written(path, *names):
-    """Let the library run the functions of a reader's file, and print the check of ``names``.
+    """Let the library run the functions of a reader's file, and print the check of ``names`` and of
+    the functions that belong to them.
 
     The ``with`` gives a text for the title of a curve, which says whose functions it shows.
-    Without such a file all of them are the library's.  Raises ``ValueError`` if one of ``names`` is
-    wrong; where another function is wrong, the library's runs.
+    Without such a file all of them are the library's.  If one of these functions is wrong, it runs
+    all the same; if another one is, the library's runs.  Raises :class:`own.Raised`, which a
+    notebook shows as one line, if the file cannot be run, or ends the block by an error.
     """
     if not Path(path).is_file():
-        print(f"There is no {path} in this folder, so the library's functions run. To begin yours, "
-              f"type in a terminal in this folder: minifpt new {path} --bare")
+        print(f"There is no {path} in this folder, so the library's functions run. "
+              f'minifpt.new("{path}", lesson={own.FUNCTIONS[names[0]]}) begins yours')
         yield whose(names, ())
         return
-    checked = own.results(path)
-    for result in checked:
-        if result.name in names:
-            print(result)
-        elif result.status == own.WRONG:
-            print(f"{result.name} is wrong; it is not needed here, and the library's runs. "
-                  f"'minifpt check {path}' gives a hint")
-    with own.using(path, names=names, checked=checked) as file:
-        yield whose(names, file.functions)
+    ops = {name.removesuffix("_backward") for name in names}
+    ops = ops.union(*(CALLS.get(op, ()) for op in ops))
+    needed = [name for name in own.FUNCTIONS if name.removesuffix("_backward") in ops]
+    wrong, is_running = [], False
+    try:
+        checked = own.results(path)
+        for result in checked:
+            if result.name in names or result.status == own.WRONG and result.name in needed:
+                print(result)
+            elif result.status == own.WRONG:
+                print(f"{result.name} is wrong; it is not needed here, and the library's runs. "
+                      f"'minifpt check {path}' gives a hint")
+        wrong = [r.name for r in checked if r.status == own.WRONG and r.name in needed]
+        if wrong:
+            print(f"Wrong, and running all the same, to show what it costs: {', '.join(wrong)}")
+        with own.using(path, skip_check=True, names=needed, checked=checked) as file:
+            is_running = True
+            yield whose(names, file.functions)
+    except own.Raised:
+        raise
+    except Exception as e:
+        if is_running and not wrong:                      # an error of the cell's own
+            raise
+        raise own.Raised(f"{path}: with a wrong {', '.join(wrong)}, this ended in {one_line(e)}"
+                         if wrong else str(e)) from None
 
 
 def whose(names, mine):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from .. import adapters, trunks
 from ..files import cache_folder, export, huggingface, outputs, weights, write_beside
+from ..files.families import family_of
 from ..files.huggingface import HUB
 from ..files.tokenizer import FILES
 from ..gpt2 import GPT2Config
@@ -97,6 +98,8 @@ def load(path, dropout=None):
     """Return the language model of weights, or their trunk where they hold no more, and the config
     of the file."""
     config, settings, tensors = trunks.read(path, dropout)
+    family = family_of(config)
     is_lm = "wte.weight" in tensors and config.causal and (
-        getattr(config, "tied", True) or "lm_head.weight" in tensors)       # a LlamaModel has none
-    return trunks.CLASSES[type(config)][is_lm].from_pretrained(path, dropout=dropout), settings
+        getattr(config, "tied", True) or "lm_head.weight" in tensors)       # some trunks have none
+    kind = family.language_model if is_lm else family.trunk
+    return kind.from_pretrained(path, dropout=dropout), settings

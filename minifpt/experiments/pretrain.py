@@ -4,9 +4,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import tasks, trunks
+from .. import tasks
 from ..checks import one_of, whole
 from ..files import outputs
+from ..files.families import registry
 from ..fpt import FPT
 from ..gpt2 import SHAPES, GPT2Config
 from ..training import train
@@ -54,8 +55,8 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
     out      path of the weight file; the run's folder stands beside it, without ``.npz``.
     shape    blocks x heads x channels, such as ``1x2x256``, or the name of one of ``SHAPES``; by
              default the shape of the weights that ship.  Positions and vocabulary do not change.
-             After ``llama:``, such as ``llama:6x4x128``, the trunk is a Llama; after ``bert:``,
-             ``t5:`` and their like it is an encoder, for sources that are seen from both sides.
+             Another family's name may stand before it, that of an encoder for sources that are seen
+             from both sides.
     tokens   tokens in a passage, by default the trunk's positions, 256; positions beyond them are
              not trained.  Not for ``bits``, ``images`` and ``vision``.
     options  ``steps``, ``batch_size`` and ``lr``, by default the source's.
@@ -75,15 +76,15 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
     if tokens is not None and not on_text:
         raise ValueError(f"pretrain: tokens is for language and masked, not for {source}")
     size = SHAPE | ({} if shape is None else shape_of(shape, "pretrain"))
-    kind = trunks.config_class(size.get("model_type"))
+    family = registry()[size.get("model_type", "gpt2")]
+    kind = family.config
     if kind is not GPT2Config and kind.causal != causal:
         raise ValueError(f"pretrain: {source} needs a trunk with{'' if causal else 'out'} a causal "
                          f"mask, and {shape} has {'none' if causal else 'one'}")
     out, options = weight_file(out), settings | options
     outputs.check(out, force or resume)
     # Dropout is 0 here; the file has 0.1, with which the paper fine-tunes.
-    trunk_type, language_model = trunks.CLASSES[kind]
-    trunk = trunk_type(kind(**size, dropout=0.0, causal=causal), seed=seed)
+    trunk = family.trunk(kind(**size, dropout=0.0, causal=causal), seed=seed)
     length = size["n_positions"] if tokens is None else whole("pretrain", "tokens", tokens, 2,
                                                               size["n_positions"])
     task_options = {"tokens": length} if on_text else {}
@@ -95,7 +96,7 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
         model, saved = FPT(trunk, task.input_dim, task.output_dim, task.output_tokens,
                            seed=seed + SEED_OFFSET), trunk
     else:
-        model = saved = language_model(trunk)
+        model = saved = family.language_model(trunk)
     provenance = {"text": sorted(Path(file).name for file in task.files)} if text else {
         "task": task.name}
     steps = options["steps"]

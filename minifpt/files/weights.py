@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..checks import brief
+from .. import checks
 from ..machine import run_in_threads
 from ..spelling import suggestion
 from . import (
@@ -70,9 +70,9 @@ def find(name):
     """Return the path of weights, from a name such as ``minigpt-language``, or from a path: an
     ``.npz`` file, or a folder or file that Transformers saved."""
     if not isinstance(name, (str, os.PathLike)):
-        raise ValueError(f"no weights {brief(name)}: expected a name or a path")
+        raise ValueError(f"no weights {checks.brief(name)}: expected a name or a path")
     if not str(name).strip():                             # Path("") is the working folder
-        raise FileNotFoundError(f"no weights {brief(name)}: expected a name or a path")
+        raise FileNotFoundError(f"no weights {checks.brief(name)}: expected a name or a path")
     if Path(name).is_file() or huggingface.is_checkpoint(name):
         return Path(name)
     for folder in folders():
@@ -136,12 +136,12 @@ def load(kind: type[Model], name: str | os.PathLike, dtype: Any = np.float32,
     return model
 
 
-def config_of(settings, path, kind):
-    """Return a config of the class ``kind`` from a weight file's, a dict that may hold more."""
-    family = settings.get("model_type", "gpt2")
-    if family not in kind.families:
-        raise ValueError(f"{path}: model_type is {brief(family)}, expected "
-                         f"{' or '.join(map(repr, kind.families))}")
+def config_of(settings, path, kind=None):
+    """Return the config of a model from a weight file's, a dict that may hold more.  Raises
+    ``ValueError`` if it is not of the class ``kind``."""
+    types = {name: family.config for name, family in families.readable().items()
+             if kind in (None, family.config)}
+    kind = types[checks.one_of(path, "model_type", settings.get("model_type", "gpt2"), types)]
     known = {f.name for f in fields(kind)}
     try:
         return kind(**{k: v for k, v in settings.items() if k in known})

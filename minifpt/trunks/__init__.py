@@ -13,21 +13,16 @@ from dataclasses import replace
 import numpy as np
 
 from ..files import weights
-from ..gpt2 import GPT2, GPT2Config, LanguageModel
+from ..files.families import family_of, registry
 from ..layers import standard_normal
 from ..plugins import load_object
 from . import forms
 from .base import check_trunk
-from .encoder import Encoder, EncoderConfig
-from .llama import Llama, LlamaConfig, LlamaLM
-from .lstm import LSTM, LSTMConfig
+from .lstm import LSTMConfig
 from .names import TrunkSpec, shape_of
 
-__all__ = ["Llama", "LlamaConfig", "LlamaLM", "TrunkSpec", "config_for", "get", "language_model"]
+__all__ = ["TrunkSpec", "config_for", "get", "language_model"]
 
-# {class of config: (its trunk, its language model)}
-CLASSES = {GPT2Config: (GPT2, LanguageModel), LlamaConfig: (Llama, LlamaLM),
-           EncoderConfig: (Encoder, LanguageModel), LSTMConfig: (LSTM,)}
 PAPER_SPREAD = 0.02 * 768 ** 0.5                          # of the paper's random GPT-2
 # Settings besides its arrays that say what a part computes.
 COMPUTES = {"attn": ("n_head", "rope_base", "window"), "mlp": ("activation_function",)}
@@ -46,10 +41,10 @@ def get(name, seed=0, dropout=None, dtype=np.float32):
     if spec.kind == "mixed":
         return mix(spec, *(get(part, seed, dropout, dtype) for part in (spec.base, spec.other)))
     if config := config_for(spec, 0.1 if dropout is None else dropout):
-        trunk = CLASSES[type(config)][0](config, seed, dtype)
+        trunk = family_of(config).trunk(config, seed, dtype)
     else:
         config, *_ = read(spec.name, dropout)
-        trunk = CLASSES[type(config)][0].from_pretrained(spec.name, dtype, dropout)
+        trunk = family_of(config).trunk.from_pretrained(spec.name, dtype, dropout)
     for name, p in trunk.named_parameters() if spec.kind == "statistics" else ():
         mean, std = float(p.data.mean()), float(p.data.std())
         p.data[...] = mean + std * standard_normal(p.data.shape, seed, name)
@@ -59,12 +54,12 @@ def get(name, seed=0, dropout=None, dtype=np.float32):
 
 
 def language_model(name, dtype=np.float32, dropout=None):
-    """Return the language model of weights by their name or path, a GPT-2 or a Llama.
+    """Return the language model of weights by their name or path, of the class of its family.
 
     Raises ``ValueError`` or ``FileNotFoundError`` with one line, as ``from_pretrained`` does.
     """
     config, *_ = read(name, dropout)
-    return CLASSES[type(config)][1].from_pretrained(name, dtype, dropout)
+    return family_of(config).language_model.from_pretrained(name, dtype, dropout)
 
 
 def users_trunk(name, seed, dropout, dtype):
@@ -134,13 +129,7 @@ def config_for(name, dropout=0.1):
         spread = PAPER_SPREAD if spec.spread is None else spec.spread
         shape |= {"initializer_range": spread / max(1, shape["n_embd"]) ** 0.5,
                   "scaled_residual_init": spec.spread is not None}
-    return config_class(shape.get("model_type"))(**shape)
-
-
-def config_class(model_type):
-    """Return the class of the config of a model type, by default GPT-2's."""
-    return next((kind for kind in (LlamaConfig, EncoderConfig) if model_type in kind.families),
-                GPT2Config)
+    return registry()[shape.get("model_type", "gpt2")].config(**shape)
 
 
 def read(name, dropout=None):
@@ -149,6 +138,11 @@ def read(name, dropout=None):
     ``FileNotFoundError``."""
     path = weights.find(name)
     settings, tensors = weights.read(path, dropout)
-    config = weights.config_of(settings, path, config_class(settings.get("model_type")))
+    config = weights.config_of(settings, path)
     weights.check_size(path, config, tensors)
     return config, settings, tensors
+
+
+# The classes of all families by their names, such as ``trunks.GPT2Config``.
+globals().update({kind.__name__: kind for family in registry().values() for kind in (
+    family.config, family.trunk, family.language_model) if kind})

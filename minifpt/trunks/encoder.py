@@ -1,6 +1,6 @@
 """Encoders as trunks: BERT (Devlin et al. 2018, arXiv 1810.04805), RoBERTa (1907.11692), Longformer
 (2004.05150), ViT (2010.11929) and the encoder of T5 (1910.10683; v1.1, with a gated feed-forward
-part).
+part), and how Transformers writes them.
 
 BERT, RoBERTa and Longformer normalise after each part of a block, ViT and T5 before it.  T5 has RMS
 norms, no biases and no positions: a number for the distance of two tokens is added to each score.
@@ -16,7 +16,8 @@ import numpy as np
 from .. import checks, layers
 from ..fast import ops
 from ..files import export, weights
-from ..gpt2 import GPT2, Trunk
+from ..files.families import SIZES, Family
+from ..gpt2 import GPT2, LanguageModel, Trunk
 from .parts import GatedMLP, RMSNorm
 
 POST_NORM = "bert", "roberta", "longformer"               # families with norms after the parts
@@ -206,3 +207,127 @@ class Encoder(Trunk):
         for _, layer in layers.named_layers(self):
             if not c.positions and isinstance(layer, layers.Linear):
                 layer.bias = None                         # T5 has no biases
+
+
+# ------------------------------------------------------------------------------ the families
+
+
+def after_padding(raw, settings, path):
+    """Return the settings of positions that are counted from behind the padding token."""
+    first = checks.whole(path, "pad_token_id", raw["pad_token_id"], 0) + 1
+    return {"first_row": first, "n_positions": settings["n_positions"] - first}
+
+
+def windows(raw, settings, path):
+    """Return the settings of a Longformer, whose window may be one number or a list."""
+    window = settings["window"]
+    if isinstance(window, list):
+        if not window or window[1:] != window[:-1]:
+            raise ValueError(f"{path}: attention_window is {checks.brief(window)}, expected one "
+                             "number for all blocks")
+        window = window[0]
+    return after_padding(raw, settings, path) | {"window": window}
+
+
+def patches(config):
+    """Return the size of an image of as many patches of 16 x 16 pixels as there are positions."""
+    n = config.n_positions
+    side = math.isqrt(n)
+    size = [16 * side, 16 * side] if side * side == n else [16 * n, 16]
+    return {"image_size": size, "patch_size": 16}
+
+
+def activation(raw, settings, path):
+    """Return the settings of T5's feed-forward part.  In Transformers, too, "gated-gelu" is
+    gelu_new."""
+    name = str(raw["feed_forward_proj"])
+    return {"gated": name.startswith("gated-"), "activation_function": (
+        "gelu_new" if name == "gated-gelu" else name.removeprefix("gated-"))}
+
+
+def t5_parts(settings):
+    """Return the parts of a block of a T5, with or without a gate."""
+    attention, mlp = "layer.0.SelfAttention", "layer.1.DenseReluDense"
+    names = {"gate_proj": "wi_0", "up_proj": "wi_1", "down_proj": "wo"} if settings["gated"] else {
+        "c_fc": "wi", "c_proj": "wo"}
+    return {"attn.c_attn": tuple(f"{attention}.{part}" for part in "qkv"),
+            "attn.c_proj": (f"{attention}.o",), "ln_1": ("layer.0.layer_norm",),
+            "ln_2": ("layer.1.layer_norm",)} | {
+                f"mlp.{ours}": (f"{mlp}.{theirs}",) for ours, theirs in names.items()}
+
+
+def scaled(name, arrays, settings, power=0.5):
+    """Multiply T5's queries by the root of a head's channels: it does not divide its scores by
+    it."""
+    if "c_attn" not in name:
+        return arrays
+    queries = arrays[0].astype(np.float64) * settings["head_dim"] ** power
+    return [queries.astype(arrays[0].dtype) if power < 0 else queries, *arrays[1:]]
+
+
+BERT = Family(
+    "BERT", "bert", EncoderConfig, Encoder, LanguageModel, "BertModel", name="bert",
+    prefix="bert.", block="encoder.layer",
+    settings=SIZES | {"layer_norm_epsilon": "layer_norm_eps", "activation_function": "hidden_act",
+                      "initializer_range": "initializer_range"},
+    constants={"first_row": 0},
+    defaults={"layer_norm_eps": 1e-12, "hidden_act": "gelu", "initializer_range": 0.02,
+              "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+    dropouts=("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    old={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+    outer={"wte": ("embeddings.word_embeddings",),
+           # Every token has the first token type, whose vector is added.
+           "wpe": ("embeddings.position_embeddings", "embeddings.token_type_embeddings"),
+           "ln": ("embeddings.LayerNorm",)},
+    parts=lambda settings: {
+        "attn.c_attn": tuple(f"attention.self.{part}" for part in ("query", "key", "value")),
+        "attn.c_proj": ("attention.output.dense",), "ln_1": ("attention.output.LayerNorm",),
+        "mlp.c_fc": ("intermediate.dense",), "mlp.c_proj": ("output.dense",),
+        "ln_2": ("output.LayerNorm",)},
+    fixed=lambda settings: {"position_embedding_type": ("absolute",), "is_decoder": (False,)},
+    others=lambda config: {"type_vocab_size": 1, "pad_token_id": 0})
+ROBERTA = BERT._replace(
+    title="RoBERTa", model_type="roberta", model="RobertaModel", name="roberta", prefix="roberta.",
+    constants={"first_row": 2}, defaults=BERT.defaults | {"pad_token_id": 1},
+    complete=after_padding,
+    others=lambda config: {"type_vocab_size": 1, "pad_token_id": 1,
+                           "max_position_embeddings": config.n_positions + 2})
+LONGFORMER = ROBERTA._replace(
+    title="Longformer", model_type="longformer", model="LongformerModel", name="longformer",
+    shape=rf"(?P<window>\d{{1,4}}):{BERT.shape}",
+    note="longformer:32:6x4x128 has a window of 32 tokens",
+    prefix="longformer.", settings=ROBERTA.settings | {"window": "attention_window"},
+    defaults=ROBERTA.defaults | {"attention_window": 512}, complete=windows,
+    # Tokens with global attention start from the same matrices, as when it is made of a RoBERTa.
+    copies=(r"(self\.\w+)", r"\1_global"))
+VIT = BERT._replace(
+    title="ViT", model_type="vit", model="ViTModel", name="vit", prefix="vit.",
+    settings={ours: theirs for ours, theirs in BERT.settings.items()
+              if ours not in ("n_positions", "vocab_size")},
+    constants={"first_row": 1, "vocab_size": 1},          # row 0 is the class token's
+    defaults=BERT.defaults | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    outer={"wpe.weight": ("embeddings.position_embeddings",), "ln_f": ("layernorm",)},
+    parts=lambda settings: BERT.parts(settings) | {
+        "attn.c_attn": tuple(f"attention.attention.{part}" for part in ("query", "key", "value")),
+        "ln_1": ("layernorm_before",), "ln_2": ("layernorm_after",)},
+    fixed=lambda settings: {"qkv_bias": (True,)}, others=patches)
+T5 = Family(
+    "T5", "t5", EncoderConfig, Encoder, LanguageModel, "T5EncoderModel", name="t5",
+    prefix="transformer.", block="encoder.block",
+    settings={"n_layer": "num_layers", "n_head": "num_heads", "n_embd": "d_model",
+              "n_inner": "d_ff", "head_dim": "d_kv", "vocab_size": "vocab_size",
+              "layer_norm_epsilon": "layer_norm_epsilon",
+              "n_buckets": "relative_attention_num_buckets",
+              "max_distance": "relative_attention_max_distance"},
+    constants={"n_positions": 1},
+    defaults={"layer_norm_epsilon": 1e-6, "relative_attention_num_buckets": 32,
+              "relative_attention_max_distance": 128, "feed_forward_proj": "relu",
+              "dropout_rate": 0.1},
+    dropouts=("dropout_rate",),
+    outer={"wte": ("shared",), "ln_f": ("encoder.final_layer_norm",),
+           "relative": ("encoder.block.0.layer.0.SelfAttention.relative_attention_bias",)},
+    parts=t5_parts, complete=activation,
+    others=lambda config: {"feed_forward_proj": "gated-" * config.gated + (
+        "gelu" if config.gated and config.activation_function == "gelu_new"
+        else config.activation_function)},
+    join=scaled, split=partial(scaled, power=-0.5))

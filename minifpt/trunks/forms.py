@@ -29,7 +29,7 @@ def blocks_of(trunk, purpose):
     blocks = getattr(trunk, "h", ())
     if not blocks or not all(isinstance(block, Block) for block in blocks):
         raise ValueError(f"{purpose}: the trunk, of class {type(trunk).__name__}, has no attention "
-                         "heads, expected a GPT-2, a BERT or a Llama")
+                         "heads, expected one with attention, such as a GPT-2")
     return blocks
 
 
@@ -51,7 +51,7 @@ def queries_and_keys(block):
 
 def norm_before(trunk, i):
     """Return the layer whose output the attention of block i reads."""
-    if hasattr(trunk, "ln"):                              # a BERT's layer norms follow its parts
+    if hasattr(trunk, "ln"):                              # layer norms follow the parts
         return trunk.h[i - 1].ln_2 if i else trunk.ln
     return trunk.h[i].ln_1
 
@@ -90,8 +90,8 @@ def switch(trunk, qk, is_random, model):
         raise ValueError(f"{where}: qk= needs as many heads of keys as of queries, the trunk has "
                          f"{c.n_group} and {c.n_head}")
     if hasattr(c, "rope_base") and isinstance(qk, str):
-        raise ValueError(f"{where}: rotary positions turn a head's form with the distance, so a "
-                         "Llama takes no part of it, only random:llama:... an angle")
+        raise ValueError(f"{where}: rotary positions turn a head's form with the distance, so it "
+                         "takes no part of it, only a random trunk an angle")
     for i, block in enumerate(trunk.h):
         q, k = queries_and_keys(block)
         if qk == "antisymmetric" and q.shape[2] % 2:

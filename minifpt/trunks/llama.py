@@ -7,13 +7,13 @@ Transformers saved.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 import numpy as np
 
 from .. import checks, layers
 from ..fast import ops
 from ..files import export, weights
+from ..files.families import SIZES, Family
 from ..gpt2 import LanguageModel, Trunk
 from .parts import GatedMLP, RMSNorm
 
@@ -45,7 +45,6 @@ class LlamaConfig:
     scaled_residual_init: bool = True
     causal: bool = True
     model_type: str = "llama"                             # in a weight file, tells it from GPT-2
-    families: ClassVar = ("llama",)
 
     def __post_init__(self):
         checks.fields(self, sizes=("n_layer", "n_head", "n_embd", "n_positions", "vocab_size"),
@@ -131,3 +130,33 @@ class LlamaLM(LanguageModel):
             self.lm_head = layers.Unembedding(
                 layers.Parameter(np.zeros_like(self.wte.weight.data), "output"))
             layers.draw_all(self, seed, self.config)
+
+
+FAMILY = Family(
+    "Llama", "llama", LlamaConfig, Llama, LlamaLM, "LlamaModel", name="llama",
+    shape=r"(?P<n_layer>\d{1,4})x(?P<n_head>\d{1,4})(/(?P<n_group>\d{1,4}))?x(?P<n_embd>\d{1,5})",
+    note="llama:6x4/2x128 has 2 heads of keys and values", prefix="model.", block="layers",
+    settings=SIZES | {
+        "n_group": "num_key_value_heads", "rms_norm_epsilon": "rms_norm_eps",
+        "rope_base": "rope_theta", "tied": "tie_word_embeddings",
+        "initializer_range": "initializer_range"},
+    optional=("n_group",),
+    defaults={"rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False,
+              "initializer_range": 0.02, "attention_dropout": 0.0},
+    dropouts=("attention_dropout",),
+    outer={"wte": ("embed_tokens",), "ln_f": ("norm",), "lm_head": ("lm_head",)},
+    parts=lambda settings: {
+        "ln_1": ("input_layernorm",), "ln_2": ("post_attention_layernorm",),
+        **{f"attn.{part}_proj": (f"self_attn.{part}_proj",) for part in "qkvo"},
+        **{f"mlp.{part}_proj": (f"mlp.{part}_proj",) for part in ("gate", "up", "down")}},
+    fixed=lambda settings: {
+        "head_dim": (settings["n_embd"] // settings["n_head"], None),
+        "hidden_act": ("silu", "swish"), "attention_bias": (False, None),
+        "mlp_bias": (False, None), "use_sliding_window": (False, None),
+        "rope_type": (None, "default"), "type": (None, "default")},
+    others=lambda config: {
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_base},
+        "bos_token_id": None, "eos_token_id": None},
+    twin=lambda config: "qwen2" if config.qkv_bias else "llama")
+QWEN2 = FAMILY._replace(title="Qwen2", model_type="qwen2", model="Qwen2Model", name=None,
+                        constants={"model_type": "llama", "qkv_bias": True})

@@ -7,6 +7,7 @@ import numpy as np
 
 from .. import checks, layers
 from ..fast import ops
+from ..files.families import Family
 from ..gpt2 import Trunk
 
 
@@ -131,3 +132,6 @@ def uniform(shape, seed, name):
     """Return uniform numbers of mean 0 and standard deviation 1, float32, which depend on
     ``seed`` and ``name`` alone."""
     return math.sqrt(3) * (2 * layers.generator(seed, name).random(shape, np.float32) - 1)
+
+
+FAMILY = Family("LSTM", "lstm", LSTMConfig, LSTM)

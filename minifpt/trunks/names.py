@@ -7,15 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import checks
+from ..files.families import registry
 from ..freeze import FreezeMask
 from ..gpt2 import SHAPES
 from ..plugins import USERS_OWN
 from .forms import PARTS
 
-SHAPE = re.compile(r"((?P<model_type>llama|bert|roberta|vit|t5|longformer(?=:\d+:)):)?"
-                   r"((?<=longformer:)(?P<window>\d{1,4}):)?"
-                   r"(?P<n_layer>\d{1,4})x(?P<n_head>\d{1,4})(/(?P<n_group>\d{1,4}))?"
-                   r"x(?P<n_embd>\d{1,5})")
 LSTM_NAME = re.compile(r"lstm(?::(\d{1,3}x\d{1,5}))?(,residual)?(,positions)?(?:@(.*))?")
 
 
@@ -25,14 +22,20 @@ def shape_of(name, where=""):
     text."""
     if name in SHAPES:
         return SHAPES[name]
-    match = SHAPE.fullmatch(name)
-    if not match or match["n_group"] and match["model_type"] != "llama":
-        raise ValueError(f"{where}: no shape '{name}', expected one of {', '.join(SHAPES)}, or "
-                         "blocks x heads x channels, as in 1x4x256, after llama:, bert:, roberta:, "
-                         "vit:, t5: or longformer:WINDOW: for another family; llama:6x4/2x128 has "
-                         "2 heads of keys and values")
-    return {key: value if key == "model_type" else int(value)
-            for key, value in match.groupdict().items() if value}
+    for family in registry().values():
+        match = re.fullmatch(f"{family.name}:{family.shape}", name if ":" in name else f":{name}")
+        if match:
+            return {key: int(value) for key, value in match.groupdict().items() if value} | (
+                {"model_type": family.model_type} if family.name else {})
+    raise ValueError(f"{where}: no shape '{name}', expected one of {', '.join(SHAPES)}, or blocks "
+                     f"x heads x channels, as in 1x4x256, or after one of these: {others()}")
+
+
+def others():
+    """Return the families of random trunks other than GPT-2's, as text."""
+    named = [family for family in registry().values() if family.name]
+    return "; ".join([", ".join(f"{family.name}:" for family in named),
+                      *(family.note for family in named if family.note)])
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,8 @@ class TrunkSpec:
     ``--model``:
 
     ===================  ===================================================================
-    ``NAME`` or a path   pretrained weights; a folder that Transformers saved may hold a Llama, a
-                         BERT or another encoder
+    ``NAME`` or a path   pretrained weights; a folder that Transformers saved may hold a model of
+                         any family in :func:`minifpt.files.families.registry`
     ``random``           random weights in the shape of the shipped ones, drawn as the paper draws
                          them: each matrix has the standard deviation 0.55 / sqrt(channels), which
                          is 0.02 at GPT-2's 768 channels.  ``random:SHAPE`` has another shape: a
@@ -51,12 +54,8 @@ class TrunkSpec:
                          write into the residual stream are divided by sqrt(2 blocks)
     ``random@gpt2``      the standard deviation is GPT-2's 0.02 whatever the width, and the same
                          matrices are divided: too small for 128 channels
-    ``random:llama:...`` a random Llama, see :class:`minifpt.trunks.llama.Llama`, with its shape:
-                         ``random:llama:6x4x128``, or ``random:llama:6x4/2x128`` for 2 heads of
-                         keys and values beside 4 of queries
-    ``random:bert:...``  a random encoder, see :class:`minifpt.trunks.encoder.Encoder`, with its
-                         shape, as in ``random:bert:6x4x128``; also ``roberta:``, ``vit:`` and
-                         ``t5:``.  ``random:longformer:32:6x4x128`` has a window of 32 tokens
+    ``random:FAMILY:SHAPE``  a random trunk of another family; its ``name`` and its ``shape`` are
+                         in that registry
     ``statistics:NAME``  random weights; each array has the mean and the standard deviation of
                          the pretrained one
     ``lstm``             a random LSTM of 3 layers and 128 channels; ``lstm:LAYERSxCHANNELS``, then
@@ -175,7 +174,7 @@ def read_qk(text, spec, where):
     """Return the value after ``,qk=`` for the ``TrunkSpec`` before it: a part's name, or for a
     random trunk an angle in degrees.  Raises ``ValueError``."""
     if spec.qk is not None or spec.kind in ("own", "mixed", "lstm"):
-        raise ValueError(f"{where}: qk= comes once, after a named GPT-2, BERT or Llama")
+        raise ValueError(f"{where}: qk= comes once, after a named trunk with attention")
     if spec.kind != "random":
         if text not in PARTS:
             raise ValueError(f"{where}: qk is '{text}', expected {', '.join(PARTS)}; angles are "

@@ -96,7 +96,8 @@ class LivePage:
 def stations():
     """Return the texts of the tour, of each station {title, text, options, more}."""
     texts = []
-    for section in read("live/tour.md").split("\n## ")[1:]:
+    tour = re.sub(r"\n<!--.*?-->\n", "", read("live/tour.md"), flags=re.S)
+    for section in tour.split("\n## ")[1:]:
         title, text, *options, more = (" ".join(part.split()) for part in section.split("\n\n"))
         texts.append({
             "title": title.split(". ", 1)[1], "text": text, "more": more.removeprefix("More: "),

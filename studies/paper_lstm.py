@@ -1,7 +1,7 @@
 """Train the paper's LSTM, and LSTMs that lack one of its oddities, on the bit tasks.
 
     pip install torch==2.13.0
-    python -m benchmarks.paper_lstm [--tasks TASK ...] [--rates LR ...] [--seeds N] [--steps N]
+    python -m studies.paper_lstm [--tasks TASK ...] [--rates LR ...] [--seeds N] [--steps N]
                                     [--shape LAYERSxCHANNELS] [--out FILE]
 
 The LSTM in the paper's code (github.com/kzl/universal-computation) has layer norms inside its cell,
@@ -20,11 +20,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.memory_map import write_rows
 from minifpt import tasks
 from minifpt.experiments import tables
+from studies.runs import RESULTS, write_rows
 
-HERE = Path(__file__).resolve().parent
 ARMS = {"paper's LSTM": (False, False), "gains 1, random state": (True, False),
         "random gains, state 0": (False, True), "gains 1, state 0": (True, True)}
 TEST_EXAMPLES, EVALUATIONS, BATCH = 256, 10, 4            # the batch is the paper's
@@ -102,7 +101,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--shape", default="3x768")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "paper-lstm.csv")
+    parser.add_argument("--out", type=Path, default=RESULTS / "paper-lstm.csv")
     args = parser.parse_args()
     torch.set_num_threads(1)
     rows, shape = [], tuple(map(int, args.shape.split("x")))

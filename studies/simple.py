@@ -1,13 +1,12 @@
 """Measure the accuracy of methods without a transformer on the tasks of the tables.
 
-    python -m benchmarks.simple [--seeds 5] [--only TASK ...] [--out FILE]
+    python -m studies.simple [--seeds 5] [--only TASK ...] [--out FILE]
 
 Each method learns from as many examples as a trunk in ``minifpt reproduce``, steps times batch.
 Softmax regression learns from the same examples in the same order, with the same optimiser and
 schedule, and chooses its learning rate like a trunk.  The letter tables count the whole training
 text.  Where labels are few, each seed draws its own.  This command writes
-``benchmarks/results/simple.csv``, from which ``benchmarks.results`` takes rows for the tables of
-docs/results.
+``studies/results/simple.csv``, from which the tables of docs/results take rows.
 """
 
 import argparse
@@ -18,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import tables as studies
 from minifpt import layers, tasks
 from minifpt.experiments import compare, reproduce, tables
 from minifpt.files import write_beside
 from minifpt.files.runs import COLUMNS, History
 from minifpt.tasks.listops import OPERATORS, PAD
 from minifpt.training import train
+from studies import tables as studies
 
 HIDDEN = 256
 RATES = 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1

@@ -1,6 +1,6 @@
 """The claims of lesson 8 on five seeds: where XOR is computed, and the best trunk of each rate.
 
-    python -m benchmarks.inside [xor] [looks] [rates] [--seeds N]
+    python -m studies.inside [xor] [looks] [rates] [--seeds N]
 
 Each run is a row of ``results/inside-STUDY.csv``, written as it ends: the command goes on where it
 was stopped.
@@ -23,15 +23,13 @@ there, the other shares scaled up.
 """
 
 import argparse
-from pathlib import Path
 
 import numpy as np
 
 import minifpt
-from benchmarks.memory_map import read_rows, write_rows
 from minifpt.machine import single_threaded_blas
+from studies.runs import RESULTS, read_rows, write_rows
 
-RESULTS = Path(__file__).resolve().parent / "results"
 TRUNKS = {"language": "minigpt-language", "as in the paper": "random",
           "statistics": "statistics:minigpt-language"}
 N = 5                                                     # bits of a string

@@ -1,6 +1,6 @@
 """A task of the studies in this folder that the package does not have: few labelled examples.
 
-    minifpt train benchmarks/tasks.py:Few --of mnist --labels 100
+    minifpt train studies/tasks.py:Few --of mnist --labels 100
 """
 
 import inspect

@@ -1,6 +1,6 @@
 """Steps that random frozen trunks need on the paper's bit memory (5 strings of 1,000 bits).
 
-    python -m benchmarks.memory_map [--trunk NAME ...] [--rate RATE ...] [--seed SEED ...]
+    python -m studies.memory_map [--trunk NAME ...] [--rate RATE ...] [--seed SEED ...]
                                     [--steps N] [--batch-size N] [--dropout SHARE]
                                     [--warmup N] [--every] [--out FILE]
 
@@ -8,12 +8,11 @@ Each trunk is trained at each learning rate, constant after the warm-up, until i
 reaches 95 %, at most ``--steps`` steps.  A rate is given up once it has taken as many steps as the
 best rate of the same trunk and seed, which cannot change the answer of the map; ``--every`` gives
 none up.  Every run is a row of the CSV file, written as it ends: the command goes on where it was
-stopped.  ``benchmarks.results`` draws ``memory-map.png`` and puts the table into the documentation.
+stopped.  ``python -m studies scale`` draws the picture and writes the table.
 """
 
 import argparse
 import contextlib
-import csv
 import itertools
 import math
 import re
@@ -25,16 +24,16 @@ import numpy as np
 import minifpt
 from minifpt import optim, training
 from minifpt.experiments.tables import markdown
-from minifpt.files import plots, write_beside
+from minifpt.files import plots
 from minifpt.machine import single_threaded_blas
 from minifpt.progress import progress_bar
+from studies.runs import RESULTS, read_rows, train_until, trained, write_rows
 
 SETTINGS = "trunk", "seed", "batch_size", "dropout", "warmup"
 COLUMNS = ("trunk", "rate", "seed", "batch_size", "dropout", "warmup", "steps_to_95", "steps",
            "accuracy", "seconds", "curve")
 RATES = 1e-2, 3e-2, 3e-3, 1e-1, 1e-3                      # the likeliest first, see run_all
 GOAL, EVAL_EVERY, TEST_EXAMPLES = 0.95, 100, 64
-HERE = Path(__file__).resolve().parent
 SCALES = 0.55, 1.0, 1.41, 2.0, 2.83, 4.0
 TRUNKS = (*(f"random:1x{heads}x256@{scale}" for heads in (8, 4, 2) for scale in SCALES),
           *(f"random:2x{heads}x256@{scale}" for heads in (4, 2) for scale in SCALES[:3]),
@@ -42,34 +41,17 @@ TRUNKS = (*(f"random:1x{heads}x256@{scale}" for heads in (8, 4, 2) for scale in 
           "random:12x12x768")                       # with --batch-size 4: it takes an hour
 
 
-def train_until(goal, model, task, optimizer, seed, *, rate, batch_size, warmup, steps, every,
-                examples, bar):
-    """Train a model at a constant rate after a warm-up; yield the step and the test accuracy every
-    few steps, until the accuracy reaches the goal."""
-    rng = np.random.default_rng([seed, 0])
-    test = task.batch(np.random.default_rng([seed, 1]), examples, "test")
-    for step in range(1, steps + 1):
-        optimizer.lr = rate * min(1, step / max(1, warmup))
-        x, y = task.batch(rng, batch_size, "train")
-        training.step(model, task, optimizer, x, y, 1.0, rng)
-        bar.update()
-        if step % every == 0:
-            accuracy = training.evaluate(model, task, *test)[1]
-            yield step, accuracy
-            if accuracy >= goal:
-                return
-
-
 def run(name, rate, seed, steps, batch_size, dropout, warmup, bar):
     """Train one trunk until it reaches ``GOAL`` or ``steps``; return a row of the CSV file."""
     task = minifpt.tasks.get("bit-memory", bits=1000, patch=50)
     model = minifpt.FPT.for_task(task, name, seed=seed, dropout=dropout)
-    optimizer = optim.Adam([p for p in model.parameters() if p.trainable], rate)
+    optimizer = optim.Adam(trained(model), rate)
     start, curve, accuracy, step = time.perf_counter(), [], float("nan"), steps
     with contextlib.suppress(training.Diverged):
         for step, accuracy in train_until(
                 GOAL, model, task, optimizer, seed, rate=rate, batch_size=batch_size,
-                warmup=warmup, steps=steps, every=EVAL_EVERY, examples=TEST_EXAMPLES, bar=bar):
+                warmup=warmup, steps=steps, every=EVAL_EVERY, examples=TEST_EXAMPLES):
+            bar.update(EVAL_EVERY)
             curve.append(f"{step}:{accuracy:.4f}")
             bar.set_postfix_str(f"{name} {rate:g}: {100 * accuracy:.1f} %")
     reached = accuracy >= GOAL
@@ -77,14 +59,6 @@ def run(name, rate, seed, steps, batch_size, dropout, warmup, bar):
                               step if reached else "", step if reached else steps,
                               round(accuracy, 4), round(time.perf_counter() - start),
                               " ".join(curve)), strict=True))
-
-
-def read_rows(path):
-    """Return the rows of the CSV file, dictionaries of texts; none where it does not exist."""
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def best_runs(path):
@@ -174,15 +148,6 @@ def run_all(path, trunks, rates, seeds, steps, batch_size, dropout=0.0, warmup=1
             write_rows(path, [*rows, row], COLUMNS)
 
 
-def write_rows(path, rows, columns):
-    """Write the CSV file: the rows, dictionaries, under their columns."""
-    def write(file):
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    write_beside(path, write, "w")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--trunk", nargs="+", default=TRUNKS)
@@ -193,8 +158,7 @@ def main():
     parser.add_argument("--dropout", type=float, default=0)
     parser.add_argument("--warmup", type=int, default=100)
     parser.add_argument("--every", action="store_true")
-    parser.add_argument("--out", type=Path,
-                        default=HERE / "results" / "memory-map.csv")
+    parser.add_argument("--out", type=Path, default=RESULTS / "memory-map.csv")
     args = parser.parse_args()
     run_all(args.out, args.trunk, args.rate, args.seed, args.steps, args.batch_size,
             args.dropout, args.warmup, args.every)

@@ -1,6 +1,6 @@
 """Twenty draws of a race: novels against random weights on bit XOR, in the live page and in Python.
 
-    python -m benchmarks.races
+    python -m studies.races
 
 Each run is a row of ``results/races.csv``: the steps until the mean accuracy of 50 batches in a row
 is 95 %.  *page* is the model of the live page, run by its own JavaScript, which needs Node;
@@ -11,14 +11,13 @@ import base64
 import json
 import shutil
 import subprocess
-from pathlib import Path
 
 import numpy as np
 
 import minifpt
-from benchmarks.memory_map import write_rows
 from minifpt.viewer import read
 from minifpt.viewer.live import page as playground
+from studies.runs import RESULTS, write_rows
 
 SEEDS, WINDOW, GOAL, MOST = 20, 50, 0.95, 3000
 COLUMNS = "model", "trunk", "seed", "reached"
@@ -80,7 +79,7 @@ def main():
     rows = [dict(zip(COLUMNS, (model, trunk, seed, steps), strict=True))
             for model, race in (("page", on_the_page), ("lesson", in_python))
             for trunk in PAGE for seed, steps in enumerate(race(trunk))]
-    write_rows(Path(__file__).parent / "results" / "races.csv", rows, COLUMNS)
+    write_rows(RESULTS / "races.csv", rows, COLUMNS)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Which of a transformer's parts matters?  The study behind docs/results/trunks.md.
 
-    python -m benchmarks.trunks [STUDY ...] [--folder FOLDER] [--out FOLDER]
+    python -m studies.trunks [STUDY ...] [--folder FOLDER] [--out FOLDER]
 
 Each study is a list of arms: a trunk, a change to it, and a task.  An arm is trained at four
 learning rates with a validation seed, then at the best one with three other seeds, until its test
 accuracy reaches a goal, or to its last step.  If the best rate is the smallest or the largest, a
 smaller or a larger one is tried, too.  Every run is a row of ``OUT/trunks-STUDY.csv``, by default
-in ``benchmarks/results``, written as it ends: the command goes on where it was stopped.  Two rates
+in ``studies/results``, written as it ends: the command goes on where it was stopped.  Two rates
 of ``minigpt-language`` with flat forms were 25 steps apart, so two more validation seeds chose one.
 Two rates of nine other arms were as close, and those arms got no more seeds.  The study *rate* has
 the runs at the rate that the first validation seed chooses.
@@ -32,20 +32,18 @@ from pathlib import Path
 import numpy as np
 
 import minifpt
-from benchmarks.memory_map import read_rows, write_rows
-from benchmarks.sweeps import grid
-from benchmarks.tables import TYPOS, long
-from minifpt import optim, tasks, training
+from minifpt import tasks
 from minifpt.experiments import tables
 from minifpt.experiments.compare import Arm
 from minifpt.files import plots, save_text
 from minifpt.machine import single_threaded_blas
 from minifpt.trunks import forms
+from studies.runs import NEVER, RESULTS, first_step, read_rows, train_to, write_rows
+from studies.sweeps import grid
+from studies.tables import TYPOS, long
 
 RATES = 1e-2, 3e-3, 3e-2, 1e-3                            # the likeliest first
-VALIDATION_SEED, SEEDS, EXAMPLES, EVERY, BATCH = 1000, range(3), 128, 25, 16
-RUNS = Path(__file__).resolve().parent / "results"
-NEVER = 10 ** 9                                           # the steps of a run that did not end
+VALIDATION_SEED, SEEDS, EXAMPLES = 1000, range(3), 128    # of a test
 # Most steps and the goal of each task.
 TASKS = {"bit-memory": (3000, 0.95), "bit-xor": (4000, 0.995)}
 COLUMNS = ("task", "trunk", "change", "lr", "seed", "reached", "last_step", "accuracy", "seconds",
@@ -181,28 +179,6 @@ def found(trunk, folder):
     """Return the name of a trunk with the path of its weights where the study pretrained them."""
     name = trunk.removeprefix("statistics:")
     return trunk.replace(name, str(folder / f"{name}.npz")) if name in PRETRAINED else trunk
-
-
-def train_to(model, task, lr, seed, most, goal):
-    """Train a model until its test accuracy reaches a goal, at most ``most`` steps.
-
-    Returns the curve, texts ``STEP:ACCURACY``, the step at which it got there or "", and the last
-    step."""
-    optimizer = optim.Adam([p for p in model.parameters() if p.trainable], lr)
-    rng, curve, reached = np.random.default_rng([seed, 0]), [], ""
-    test = task.batch(np.random.default_rng([seed, 1]), EXAMPLES, "test")
-    for step in range(1, most + 1):
-        try:
-            training.step(model, task, optimizer, *task.batch(rng, BATCH, "train"), 1.0, rng)
-        except training.Diverged:
-            break
-        if step % EVERY == 0:
-            accuracy = training.evaluate(model, task, *test)[1]
-            curve.append(f"{step}:{accuracy:.4f}")
-            if accuracy >= goal:
-                reached = step
-                break
-    return curve, reached, step
 
 
 @single_threaded_blas
@@ -359,16 +335,9 @@ def test_runs(folder, name):
             if [row["task"], row["trunk"], row["change"]] == ["bit-memory", *arm]]
 
 
-def steps_to(level, rows):
-    """Return the first step of each run at which its test accuracy has a level, or ``NEVER``."""
-    return [next((int(step) for step, accuracy in (
-        point.split(":") for point in row["curve"].split()) if float(accuracy) >= level), NEVER)
-        for row in rows]
-
-
 def median_steps(level, rows):
     """Return the median of :func:`steps_to` as text, or the last step of the runs behind ``>``."""
-    median = np.median(steps_to(level, rows))
+    median = np.median([first_step(level, row) for row in rows])
     most = max(int(row["last_step"]) for row in rows)
     return f"{median:,.0f}" if median < NEVER else f"> {most:,}"
 
@@ -379,7 +348,7 @@ def ranking(folder):
     lines = []
     for words, *names in CHANGED:
         after, before = (test_runs(folder, name) for name in names)
-        medians = [np.median(steps_to(0.95, rows)) for rows in (after, before)]
+        medians = [np.median([first_step(0.95, row) for row in rows]) for rows in (after, before)]
         most = max(int(row["last_step"]) for row in after)
         factor = min(medians[0], most) / medians[1]
         lines.append((abs(np.log(factor)) if medians[0] < NEVER else np.inf,
@@ -432,7 +401,7 @@ def predictions_picture(folder, target):
     ends = 180, 9000
     for y, (_, _, least, largest, name) in enumerate(BOUNDS):
         rows = test_runs(folder, name)
-        median = np.median(steps_to(0.95, rows))
+        median = np.median([first_step(0.95, row) for row in rows])
         most = max(int(row["last_step"]) for row in rows)
         is_open = median >= NEVER and largest > most
         is_held = least <= median <= largest
@@ -495,7 +464,7 @@ def main():
     parser.add_argument("studies", nargs="*", metavar="STUDY",
                         choices=[*STUDIES, *OTHERS, []])
     parser.add_argument("--folder", type=Path, default=Path("runs"))
-    parser.add_argument("--out", type=Path, default=RUNS)
+    parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     for name in args.studies or [*STUDIES, *OTHERS]:
         if name in STUDIES:

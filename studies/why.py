@@ -1,12 +1,12 @@
 """Why a frozen random transformer finds a string: the studies behind docs/results/why.md.
 
-    python -m benchmarks.why [STUDY ...] [--out FOLDER]
+    python -m studies.why [STUDY ...] [--out FOLDER]
 
 Each study is a list of runs; without a name all studies are run in their order.  A run trains one
 trunk on bit memory until its test accuracy reaches a goal, or to its last step, and follows the
 **match** of the first block: the trace of the form of two inputs over the form's norm, see
 :func:`match`.  Every run is a row of ``FOLDER/why-STUDY.csv`` (by default
-``benchmarks/results``), written as it ends: the command goes on where it was stopped.
+``studies/results``), written as it ends: the command goes on where it was stopped.
 
 The study *mechanism* looks into a trained block.  The studies of ``GRIDS`` keep their runs in
 ``runs/why-STUDY``.
@@ -22,8 +22,6 @@ from unittest.mock import patch
 import numpy as np
 
 import minifpt
-from benchmarks.memory_map import read_rows, train_until, write_rows
-from benchmarks.sweeps import grid
 from minifpt import functional, optim, training
 from minifpt.experiments import tables
 from minifpt.experiments.compare import Arm, Column
@@ -31,15 +29,15 @@ from minifpt.files import plots, save_text
 from minifpt.machine import single_threaded_blas
 from minifpt.progress import progress_bar
 from minifpt.trunks import forms
+from studies.runs import RESULTS, read_rows, train_until, trained, write_rows
+from studies.sweeps import grid
 
-HERE = Path(__file__).resolve().parent
 # What a run depends on, and the defaults: one block, 5 strings of 100 bits in patches of 20.
 DEFAULTS = {"task": "bit-memory", "trunk": "random:1x1x128@1.41", "angle": "90", "start": "",
             "freeze": "fpt", "bits": 100, "patch": 20, "lr": 1e-2, "batch_size": 16,
             "dropout": 0.0, "warmup": 0, "seed": 0, "steps": 2000, "goal": 0.95, "every": 25,
             "optimizer": "Adam", "biases": 0.0, "own_token": "read"}
 MEASURED = "reached", "last_step", "accuracy", "seconds", "curve", "matches"
-EXAMPLES = 128                                            # of a test, which comes "every" steps
 ANGLES = *range(0, 181, 15),
 COARSE = 0, 60, 75, 90, 105, 120, 150
 NAMES = forms.Heads._fields[:4]                           # share, trace, positive, negative
@@ -115,9 +113,9 @@ STUDIES = {
                # Where scores are small, as the derivation assumes.
                *settings(trunk="random:1x1x128@0.35", optimizer="SGD", lr=0.1, angle=[105, 120],
                          seed=range(2), steps=30_000, every=200),
-               *settings(task="benchmarks/why.py:Nearest", goal=0.9, seed=range(2), steps=6000,
+               *settings(task="studies/why.py:Nearest", goal=0.9, seed=range(2), steps=6000,
                          angle=[0, 60, 90, 105, 120, 135, "antisymmetric", 180]),
-               *settings(task="benchmarks/why.py:Nearest", goal=0.9, seed=range(2), steps=6000,
+               *settings(task="studies/why.py:Nearest", goal=0.9, seed=range(2), steps=6000,
                          angle=[120, 180], start="aligned")],
     "twelve": [*settings(trunk="random:12x12x768", start="aligned", seed=range(2), steps=4000,
                          **PAPER),
@@ -185,8 +183,7 @@ def run(setting, bar):
                                            if s["task"] == "bit-memory" else {}))
     model = minifpt.FPT.for_task(task, name_of(s["trunk"], s["angle"]), s["freeze"], s["seed"],
                                  s["dropout"], start=s["start"] or None)
-    optimizer = {"Adam": optim.Adam, "SGD": SGD}[s["optimizer"]](
-        [p for p in model.parameters() if p.trainable], s["lr"])
+    optimizer = {"Adam": optim.Adam, "SGD": SGD}[s["optimizer"]](trained(model), s["lr"])
     begin = time.perf_counter()
     for block in model.trunk.h if s["biases"] else ():
         bias = block.attn.c_attn.bias.data                # of queries, keys and values
@@ -194,8 +191,8 @@ def run(setting, bar):
     curve, matches = [], [f"0:{match(model):.3f}"]
     for step, accuracy in train_until(
             s["goal"], model, task, optimizer, s["seed"], rate=s["lr"],
-            batch_size=s["batch_size"], warmup=s["warmup"], steps=s["steps"], every=s["every"],
-            examples=EXAMPLES, bar=bar):
+            batch_size=s["batch_size"], warmup=s["warmup"], steps=s["steps"], every=s["every"]):
+        bar.update(s["every"])
         curve.append(f"{step}:{accuracy:.4f}")
         matches.append(f"{step}:{match(model):.3f}")
     return s | dict(zip(MEASURED, (step if accuracy >= s["goal"] else "", step, f"{accuracy:.4f}",
@@ -212,7 +209,7 @@ def mechanism(seed):
     m = attn[:, :C].astype(float) @ attn[:, C:2 * C].T    # one head: D = C
     values, vectors = np.linalg.eigh((m + m.T) / 2)
     positive = values > 0
-    optimizer = optim.Adam([p for p in model.parameters() if p.trainable], DEFAULTS["lr"])
+    optimizer = optim.Adam(trained(model), DEFAULTS["lr"])
     rng = np.random.default_rng([seed, 0])
     test = task.batch(np.random.default_rng([seed, 1]), 1024, "test")
     for step in range(501):
@@ -285,7 +282,7 @@ GRIDS = {
     "own": [(columns("bit-memory", "bit-xor", "typos"), [
                  *of("minigpt-language", {"whole": ""} | {
                      part: f",qk={part}" for part in forms.PARTS}),
-                 Arm("benchmarks/why.py:drawn_anew", label="drawn anew")])],
+                 Arm("studies/why.py:drawn_anew", label="drawn anew")])],
     # The start of the input layer with the pretrained trunk.
     "start": [(columns("bit-memory", "mnist", "typos"), [
                   Arm("minigpt-language", label=start or "as drawn", start=start)
@@ -366,7 +363,7 @@ def by_angle(rows, angles=COARSE):
                                                     for name, text in CHANGES.items())]
         name = ", ".join(text.format(value) for text, value, default in values
                          if value and value != default) or "base"
-        name = name.replace("benchmarks/why.py:Nearest", "the task *nearest*")
+        name = name.replace("studies/why.py:Nearest", "the task *nearest*")
         name = name.replace("bit-xor", "bit XOR")
         cells.setdefault(name, {}).setdefault(row["angle"], []).append(row)
     heads = [f"{angle}°" if angle.isdigit() else angle for angle in angles]
@@ -452,7 +449,7 @@ def main():
     every = *STUDIES, "mechanism", *GRIDS
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("studies", nargs="*", metavar="STUDY", help=", ".join(every))
-    parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of the CSVs")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSVs")
     args = parser.parse_args()
     names = args.studies or every
     for name in names:

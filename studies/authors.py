@@ -2,7 +2,7 @@
 
     git clone https://github.com/kzl/universal-computation
     pip install torch==2.13.0 transformers
-    python -m benchmarks.authors universal-computation [--seed N] [--bits 1|5] [--tests N]
+    python -m studies.authors universal-computation [--seed N] [--bits 1|5] [--tests N]
 
 The paper gives 20,000 steps for random weights on this task, ours take 300.  This tells whether the
 difference lies in our program: it builds their model and runs their training loop, with their

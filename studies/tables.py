@@ -1,14 +1,13 @@
 """Tables that are not the paper's, in the form of ``minifpt reproduce``.
 
-    python -m benchmarks.tables                           # list them
-    python -m benchmarks.tables NAME [options of minifpt reproduce]
+    python -m studies.tables                           # list them
+    python -m studies.tables NAME [options of minifpt reproduce]
 """
 
 import itertools
 import sys
 from dataclasses import replace
 
-from benchmarks.sweeps import LongTable, grid_of, long_arm
 from minifpt import cli, tasks
 from minifpt.experiments import compare, reproduce
 from minifpt.experiments.compare import Arm, Column
@@ -32,11 +31,12 @@ from minifpt.experiments.reproduce import (
     XOR,
     Table,
 )
+from studies.sweeps import LongTable, grid_of, long_arm
 
 AS_THE_PAPER = {"length": 1999, "least": 501, "depth": 9, "arguments": 10, "cut": 512}  # ListOps
 NEXT_BYTE = Column("text", {"tokens": 64}, {"steps": 600})
 TYPOS = Column("typos", {}, {"steps": 600})
-FEW_LABELS = "benchmarks/tasks.py:Few"
+FEW_LABELS = "studies/tasks.py:Few"
 FEW = Column(FEW_LABELS, {"labels": 200}, {"steps": 300}, "few-digits")
 LARGE_MEMORY = Column("bit-memory", {"bits": 1000, "patch": 50},
                       {"steps": 1000, "batch_size": 8}, "bit-memory-1000")

@@ -1,1 +1,0 @@
-"""Long looks at what may go wrong: ``python -m tests.fuzz.kills``."""
