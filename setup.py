@@ -7,7 +7,9 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
-HOME = os.environ.get("MINIFPT_HOME", "")                 # https://HOST/OWNER/NAME, from a release
+HOME = os.environ.get("MINIFPT_HOME", "")                 # the repository's address, from a workflow
+HOST = re.fullmatch(r"https://github\.com/([^/]+)/([^/]+)", HOME)
+SITE = f"https://{HOST[1]}.github.io/{HOST[2]}/" if HOST else HOME
 
 
 class BuildPy(build_py):
@@ -37,9 +39,9 @@ setup(
                 "'Pretrained Transformers as Universal Computation Engines'",
     long_description=re.sub(r"\]\((?!https?://)(.*?)\)", with_host, read("README.md")),
     long_description_content_type="text/markdown",
-    author="the minifpt authors", license="MIT", license_files=["LICENSE"],
+    author=re.search('- name: "(.*)"', read("CITATION.cff"))[1], license="MIT", license_files=["LICENSE"],
     keywords="transformer GPT-2 NumPy backpropagation gradients frozen pretrained teaching",
-    project_urls={"Paper": "https://arxiv.org/abs/2103.05247"} | ({"Source": HOME} if HOME else {}),
+    project_urls={"Paper": "https://arxiv.org/abs/2103.05247"} | ({"Source": HOME, "Site": SITE} if HOME else {}),
     python_requires=">=3.11",
     packages=["minifpt", *(f"minifpt.{name}" for name in (
         "cli", "exercises", "experiments", "files", "gradients", "lessons", "pretrained", "reports",

@@ -12,7 +12,7 @@ const HEADS = ["--head-1", "--head-2", "--head-3", "--head-4"];
 const LANES = ["--lane-1", "--lane-2", "--lane-3"], DASHES = [[], [7, 3], [2, 3]];
 // Of a trunk in the race; where all have turned keys, that of the patterns it starts in, or grey.
 const lane_color = n => !models[n] || models.some(m => m.kind !== "turned") ? LANES[n] :
-  LANES[{opposed: 0, aligned: 1, drawn: 2}[models[n].start]];
+  {opposed: "--minus", aligned: "--plus", drawn: "--lane-3"}[models[n].start];
 
 let table = null;                          // 511 colours, of -1 to 1
 const color_table = () => Array.from({length: 511}, (_, i) =>

@@ -141,12 +141,12 @@ const TRAINED_ON = {"minigpt-language": "language", "minigpt-images": "images",
   "minigpt-bits": "bit memory"};
 function show_points(shown) {              // the band of random heads, and a point for each head
   const {traces, random: [mean, deviation]} = D.heads, x = v => 30 + 80 * (v + 1);
-  by("points").innerHTML = `<svg viewBox="0 0 420 210" role="img" aria-label="Each head's trace">` +
-    `<rect x="${x(mean - 2 * deviation)}" y="20" width="${320 * deviation}" height="150"/>` +
+  by("points").innerHTML = `<svg viewBox="0 0 420 300" role="img" aria-label="Each head's trace">` +
+    `<rect x="${x(mean - 2 * deviation)}" y="20" width="${320 * deviation}" height="240"/>` +
     `<text x="${x(mean)}" y="14" class="middle">random heads</text>` +
-    Object.entries(traces).map(([name, rows], n) => `<text x="6" y="${36 + 50 * n}">${TRAINED_ON[name]}` +
-      "</text>" + (shown ? rows.flat().sort((a, b) => a - b) : []).map((v, i) => `<circle class="${Math.abs(v - mean) <= 2 * deviation ? "" : v > mean ? "plus" : "minus"}" cx="${x(v)}" cy="${26 + 50 * n + i % 6 * 7}" ` +
+    Object.entries(traces).map(([name, rows], n) => `<text x="6" y="${40 + 80 * n}">${TRAINED_ON[name]}` +
+      "</text>" + (shown ? rows.flat().sort((a, b) => a - b) : []).map((v, i) => `<circle class="${Math.abs(v - mean) <= 2 * deviation ? "" : v > mean ? "plus" : "minus"}" cx="${x(v)}" cy="${32 + 80 * n + i % 6 * 9}" ` +
       "r=\"3\"/>").join("")).join("") +
-    [-1, 0, 1, 2, 3].map(v => `<text x="${x(v)}" y="186" class="middle">${v}</text>`).join("") +
-    "<text x=\"210\" y=\"204\" class=\"middle\">← away from likeness; looks for likeness →</text></svg>";
+    [-1, 0, 1, 2, 3].map(v => `<text x="${x(v)}" y="276" class="middle">${v}</text>`).join("") +
+    "<text x=\"210\" y=\"294\" class=\"middle\">← away from likeness; looks for likeness →</text></svg>";
 }

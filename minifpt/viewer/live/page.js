@@ -306,13 +306,14 @@ function fit() {
   chart_height = 196;
   by("form").style.height = `${form_height()}px`;
   const spare = sized(0), has_chart = chart.offsetHeight > 0;
-  if (station() && innerWidth > 900 && spare > 0) {
-    const left = sized(by("flow").offsetHeight ? spare * (has_chart ? 0.55 : 1) : 0);
-    if (has_chart) chart_height = Math.floor(Math.min(420, 196 + left));
+  if (station() && innerWidth > 900) {
+    const left = sized(by("flow").offsetHeight ? Math.max(0, spare) * (has_chart ? 0.55 : 1) : 0);
+    if (has_chart) chart_height = Math.floor(Math.max(150, Math.min(560, 196 + left)));
     chart.style.height = `${chart_height}px`;
   }
   layout = {width: bits.clientWidth, chart: chart.clientWidth};
   picture.style.left = `${bits.offsetLeft}px`;
+  return true;
 }
 
 function toggle(part) {
@@ -373,7 +374,8 @@ function draw() {
   const look = token !== null && token < task.tokens ? token : null;
   const [logits, cache] = engine(fault).forward(model, batch.x);
   show_bits();
-  if (!layout) fit();
+  const is_new = !layout;
+  if (is_new) fit();
   draw_flow(picture, drawn_rows, cache, {tokens: task.tokens, width: layout.width, height, look,
     heads, read: task.output_tokens, cuts: S.cut, trip: trip && {...trip, bit: example.bits[trip.key],
       at: STILL.matches ? 0.5 : Math.min(1, (performance.now() - trip.begun) / 1600)}});
@@ -385,6 +387,7 @@ function draw() {
   show_forms(model);
   show_numbers(model);
   show_judged();
+  if (is_new) dirty = fit();               // now that every part has its content
 }
 
 function show_answers(task, logits, y) {
