@@ -52,11 +52,12 @@ setup(
                   "minifpt.viewer": ["*.js", "*/*.html", "*/*.css", "*/*.js", "*/*.json", "*/*.md"],
                   "minifpt.lessons": ["*.ipynb", "solutions/*.py"]},
     cmdclass={"build_py": BuildPy},
-    install_requires=["numpy>=2.0", "scipy>=1.13", "matplotlib>=3.9", "tqdm>=4.60"],
+    install_requires=["numpy>=2.0", "scipy>=1.13", "matplotlib>=3.8.4", "tqdm>=4.60"],
     extras_require={
         "dask": ["distributed"], "data": ["pooch"], "docs": ["sphinx", "myst-nb", "furo"],
         "gpt2": ["huggingface_hub", "tokenizers"], "lessons": ["jupyterlab", "ipykernel"],
-        "lite": ["jupyterlite-core", "jupyterlite-pyodide-kernel", "jupyter_server", "build"],
+        "lite": ["jupyterlite-core==0.6.4", "jupyterlite-pyodide-kernel==0.6.1", "jupyter_server",
+                 "build"],
         "test": ["pytest", "pytest-xdist", "hypothesis", "tokenizers", "setuptools>=70.1"],
         "dev": ["jupytext", "nbclient", "nbformat", "ruff", "build", "mypy", "mutmut"]},
     entry_points={"console_scripts": ["minifpt=minifpt.__main__:main"]})

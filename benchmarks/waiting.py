@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from .memory_map import write_rows
+from minifpt.files import csv_text, save_text
 
 HERE = Path(__file__).resolve().parent.parent
 LESSON = "00_a_language_model_learns_xor.ipynb"
@@ -77,7 +77,7 @@ def main():
             strict=True)))
         print(*rows[-1].values(), flush=True)
     if not args.only:
-        write_rows(HERE / "benchmarks/results/speed-waiting.csv", rows, list(rows[0]))
+        save_text(HERE / "benchmarks/results/speed-waiting.csv", csv_text(rows))
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ API = {"tasks": "Tasks", "fpt": "The frozen pretrained transformer", "gpt2": "GP
        "adapters": "Adapters",
        "gradients": "Checking gradients", "trunks": "Trunks"}
 TITLES = {"surprise": "Three frozen models find a string", "curves": "Accuracy against steps",
-          "memory-map": "Heads, spread and bit memory", "statistics": "From random to language",
+          "memory-map": "Heads, spread and bit memory",
           "linear": "Linear classifiers",
           "paper": "The paper and ours",
           "rates": "Learning rates", "whole": "Frozen or trained whole"}

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from .guards import OWN_RULES, brief, is_integer
+from .guards import brief, is_integer
 
 
 def whole(where, name, value, least=1, most=2**31 - 1):
@@ -80,10 +80,8 @@ def generator(where, rng):
 
 
 def array(where, name, x, kinds="biuf"):
-    """Return ``x``, numbers in an array, not empty, without a mask; ``kinds`` are NumPy's letters
-    for its dtype."""
-    if isinstance(x, OWN_RULES):
-        raise ValueError(f"{where}: {name} is a {type(x).__name__}, expected a plain array")
+    """Return ``x``, numbers in an array that is not empty; ``kinds`` are NumPy's letters for its
+    dtype."""
     if not isinstance(x, np.ndarray) or x.dtype.kind not in kinds:
         raise ValueError(f"{where}: {name} is {kind_of(x)}, expected an array of "
                          + {"iu": "integers", "f": "floating-point numbers"}.get(kinds, "numbers"))

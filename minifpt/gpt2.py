@@ -344,8 +344,6 @@ class LanguageModel(layers.Layer):
 
 def token_ids(ids, config):
     """Return ids as an integer array, (T,) or (B, T), not empty and within the vocabulary."""
-    if isinstance(ids, np.ma.MaskedArray):
-        raise ValueError("token ids are a MaskedArray, expected integers without a mask")
     ids = np.asarray(ids)
     if ids.ndim not in (1, 2) or ids.size == 0 or ids.dtype.kind not in "iu":
         raise ValueError(f"token ids have shape {ids.shape} and dtype {ids.dtype}, expected "

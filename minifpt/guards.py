@@ -21,7 +21,6 @@ from contextvars import ContextVar
 
 import numpy as np
 
-OWN_RULES = np.ma.MaskedArray, np.matrix                  # arrays with another * or mean
 AXIS = r"(?:\d+|\d*[A-Z]+|n)"
 ARRAY = rf"(\w+) \(((?:\.\.\.|{AXIS})?(?:, {AXIS})*,?)\)( integers in 0 \.\.\. V-1)?"
 # axes: the factors of each axis, such as ("3", "H", "D"); the first axis may be ("...",).
@@ -139,9 +138,8 @@ def option(op, name, value, default):
 
 
 def is_integer(value):
-    """Return whether a value is an integer, Python's or NumPy's, and neither a boolean nor a
-    duration, which NumPy counts as an integer."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.timedelta64))
+    """Return whether a value is an integer, Python's or NumPy's, and not a boolean."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def brief(value):
@@ -176,8 +174,7 @@ def check(name, arrays, arguments):
 def check_numbers(where, array, value):
     """Raise ``ValueError`` unless a value holds floating-point numbers, or integers where they are
     declared: the results have its dtype."""
-    dtype = type(value).__name__ if isinstance(value, OWN_RULES) else getattr(
-        value, "dtype", type(value).__name__)
+    dtype = getattr(value, "dtype", type(value).__name__)
     kind = getattr(dtype, "kind", "f" if isinstance(value, float) else None)
     if array.is_integer:                                  # booleans would act as a mask
         is_right = isinstance(value, np.ndarray) and kind in ("i", "u")

@@ -1,7 +1,7 @@
-"""Make the tables, numbers and pictures of pages again, from the rows of the studies.
+"""Make the tables, numbers and pictures of pages again, from the rows, and print what is wrong.
 
     python -m studies [PAGE ...]          # such as README, why, performance; without a name all
-    python -m studies --check [PAGE ...]  # a line for each number that the rows do not give
+    python -m studies --check [PAGE ...]  # print only
 """
 
 import argparse
@@ -19,14 +19,13 @@ def main():
     if unknown := {*args.pages} - {path.stem for path in texts}:
         parser.error(f"no page '{min(unknown)}', expected one of "
                      f"{', '.join(path.stem for path in pages.TEXTS)}")
-    if args.check:
-        lines = pages.problems(texts)
-        print(*lines, sep="\n")
-        return int(bool(lines))
-    for path in texts:
-        pages.write(path)
-        pictures.draw(path)
-    return 0
+    if not args.check:
+        for path in texts:
+            pages.write(path)
+            pictures.draw(path)
+    lines = [line for path in texts for line in pages.problems(path)] + pages.unused()
+    print("\n".join(lines) or "the texts say what the rows say")
+    return int(bool(lines))
 
 
 if __name__ == "__main__":

@@ -42,10 +42,9 @@ import numpy as np
 
 import minifpt
 from minifpt.experiments.tables import markdown
-from minifpt.files import plots
 from minifpt.machine import kept_memory, one_core
-from studies import trunks
-from studies.runs import NEVER, RESULTS, curve_of, first_step, read_rows, train_to
+from studies import style, trunks
+from studies.runs import NEVER, RESULTS, curve_of, first_step, number, read_rows, spread, train_to
 
 RATES = 1e-2, 3e-2, 3e-3                                  # the likeliest first; 1e-2 is the middle
 VALIDATION_SEEDS, SEEDS = (2001, 2002, 2003), (2101, 2102, 2103, 2104, 2105)
@@ -276,7 +275,7 @@ def append(path, row):
 def run_arm(arm, path):
     """Do the runs of an arm that the CSV file ``path`` lacks, and append them to it."""
     rows = {(row["lr"], row["seed"]): row for row in read_rows(path)
-            if tuple(row[name] for name in Arm._fields) == tuple(map(str, arm))}
+            if key_of(row) == arm}
 
     def row_of(lr, seed, goal, most_steps=MOST_STEPS):
         key = f"{lr:g}", str(seed)
@@ -302,10 +301,10 @@ def run_arm(arm, path):
 
 PREDICTIONS = RESULTS.parent / "directions-predictions.csv"
 WORDS = {PRETRAINED: "pretrained", CONTROL: "control"}
-COLOURS = {PRETRAINED: "#0072b2", CONTROL: "#e69f00"}
 # Trunks of the study of trunks.
-FAMILIES = {PRETRAINED: ("next byte", COLOURS[PRETRAINED]), "masked-t5": ("T5's form", "#d55e00"),
-            "masked-bert": ("BERT's form", "#009e73")}
+FAMILIES = {PRETRAINED: ("next byte", style.PRETRAINED),
+            "masked-t5": ("T5's form", style.COLORS["masked-t5"]),
+            "masked-bert": ("BERT's form", style.COLORS["masked-bert"])}
 
 
 class Outcome(NamedTuple):
@@ -318,13 +317,17 @@ class Outcome(NamedTuple):
     way: float                                            # median of the steps from 80 to 95 %
 
 
+def key_of(row):
+    """Return the arm of a row."""
+    return Arm(row["trunk"], int(row["patch"]), *(row[name] for name in Arm._fields[2:]))
+
+
 def outcomes(study, folder=RESULTS):
     """Return {arm: :class:`Outcome`} of the arms of a study whose five test seeds are run."""
     by_arm = {}
     for row in read_rows(folder / f"directions-{study}.csv"):
         if int(row["seed"]) in SEEDS:
-            arm = Arm(row["trunk"], int(row["patch"]), *(row[name] for name in Arm._fields[2:]))
-            by_arm.setdefault(arm, []).append(row)
+            by_arm.setdefault(key_of(row), []).append(row)
     return {arm: outcome_of(by_arm[arm]) for arm in STUDIES[study]
             if len(by_arm.get(arm, ())) == len(SEEDS)}
 
@@ -342,18 +345,6 @@ def way_of(row):
     more than its steps since level 80; that is ``NEVER`` plus these steps."""
     start, end = steps_to(80, row), steps_to(95, row)
     return end - start if end < NEVER else NEVER + max(0, int(row["last_step"]) - start)
-
-
-def spread(steps, most=MOST_STEPS):
-    """Return the median of some steps, and the least and the largest in brackets."""
-    median, least, largest = (number(f(steps), most) for f in (np.median, min, max))
-    return median + f" ({least}…{largest})" * (least != largest)
-
-
-def number(steps, most=MOST_STEPS):
-    """Return a number of steps as text."""
-    bound = most if steps == NEVER else steps - NEVER
-    return f"> {bound:,.0f}" if steps >= NEVER else f"{steps:,.0f}"
 
 
 def name_of(arm):
@@ -386,10 +377,10 @@ def table(study, folder=RESULTS):
                      arm.trunk, spectrum_of(arm), norm_of(arm))],
                  "trace": [WORDS.get(arm.trunk, "random block"), arm.spectrum, arm.trace]}[study]
         lines.append([*first, f"{outcome.directions:.1f}",
-                      *(spread([steps_to(percent, row) for row in outcome.rows])
+                      *(spread([steps_to(percent, row) for row in outcome.rows], MOST_STEPS)
                         for percent in (80, 95)),
-                      spread([way_of(row) for row in outcome.rows]),
-                      number(outcome.steps[99]) if last_level(arm) == 99 else "", outcome.lr])
+                      spread([way_of(row) for row in outcome.rows], MOST_STEPS),
+                      number(outcome.steps[99], MOST_STEPS) * (last_level(arm) == 99), outcome.lr])
     return markdown(lines)
 
 
@@ -407,11 +398,6 @@ def table_of_trunks():
                             for percent in (80, 95)),
                           spread([way_of(row) for row in rows], 3000), rows[0]["lr"]])
     return markdown(lines)
-
-
-def key_of(row):
-    """Return the arm of a row of the predictions."""
-    return Arm(row["trunk"], int(row["patch"]), *(row[name] for name in Arm._fields[2:]))
 
 
 def judged(folder=RESULTS):
@@ -451,7 +437,8 @@ def report(folder=RESULTS):
             print(f"{study}\n\n{table(study, folder)}\n")
     results = [*judged(folder)]
     for study, arm, percent, low, high, median, holds in results:
-        print(study, *arm, f"{percent} %: {number(low)} to {number(high)}, {number(median)},",
+        low, high, median = (number(steps, MOST_STEPS) for steps in (low, high, median))
+        print(study, *arm, f"{percent} %: {low} to {high}, {median},",
               "held" if holds else "missed")
     for study in STUDIES:
         own = [result for result in results if result[0] == study]
@@ -485,20 +472,21 @@ def runs_of_trunks(trunk, change=""):
 def picture_of_curves(target, last=725):
     """Draw the learning curves of the pretrained trunk, of its flat spectrum, and of the control:
     the median of three seeds of the study of trunks, and their range."""
-    fig, (ax,) = plots.figure(width=7.2, height=4.2)
+    fig, (ax,) = style.figure(height=4.4)
     for trunk, change, label, colour, dash in (
-            (PRETRAINED, "", "pretrained", COLOURS[PRETRAINED], "-"),
-            (PRETRAINED, "flat forms", "pretrained, flat spectrum", "#009e73", "--"),
-            (CONTROL, "", "random control", COLOURS[CONTROL], "-.")):
+            (PRETRAINED, "", "pretrained", style.PRETRAINED, "-"),
+            (PRETRAINED, "flat forms", "pretrained, flat spectrum", style.PRETRAINED, "--"),
+            (CONTROL, "", "matched random control", style.CONTROL, "-.")):
         steps, median, least, largest = median_curve(runs_of_trunks(trunk, change), last)
         ax.plot(steps, median, dash, color=colour, linewidth=2.2, label=label)
         ax.fill_between(steps, least, largest, color=colour, alpha=0.18, linewidth=0)
     for percent in (80, 95):
-        ax.axhline(percent, color="0.5", linestyle=":", linewidth=1)
-    ax.set(xlabel="training steps", ylabel="bits right (%)", ylim=(74, 98), xlim=(0, last),
+        ax.axhline(percent, color="0.5", linewidth=1)
+    style.mark_chance(ax, 75)
+    ax.set(xlabel="training steps", ylabel="bits right (%)", ylim=(73.5, 98), xlim=(0, last),
            yticks=(75, 80, 85, 90, 95))
-    ax.legend(frameon=False, loc="lower right")
-    plots.save(fig, target)
+    ax.legend(frameon=False, loc=(0.68, 0.08))
+    style.save(fig, target, "The pretrained trunk is first at 80 % and last at 95 %")
 
 
 def law(ratio, bits=20):
@@ -513,46 +501,43 @@ def picture_of_dose(target, folder=RESULTS):
     every = {arm: outcome for arm, outcome in outcomes("dose", folder).items()
              if arm.trunk == ONE_BLOCK}
     results = {arm: outcome for arm, outcome in every.items() if arm.patch == 20}
-    fig, (left, right) = plots.figure(2, width=4.3, height=3.9)
+    fig, (left, right) = style.figure(2, 1, 4.2)
     order = sorted((outcome for arm, outcome in results.items() if arm.size == "norm"),
                    key=lambda outcome: outcome.directions)
-    for percent, colour in zip((80, 90, 95, 99), ("#9ecae1", "#4292c6", "#08519c", "#08264d"),
-                               strict=True):
+    for percent, colour in zip((80, 90, 95, 99), style.SHADES, strict=True):
         points = [(outcome.directions, outcome.steps[percent]) for outcome in order]
         solved = [point for point in points if point[1] < NEVER]
         left.plot(*zip(*solved, strict=True), "o-", color=colour, label=f"{percent} %")
         for x in (x for x, steps in points if steps == NEVER):
-            left.plot(x, MOST_STEPS, marker=6, color=colour, markersize=9)
-    blue = COLOURS[PRETRAINED]
-    for bits, size, marker, colour in ((40, "norm", "^", "#d55e00"), (20, "norm", "o", blue),
-                                       (20, "largest", "s", blue), (10, "norm", "v", "#009e73")):
+            style.mark_limit(left, x, MOST_STEPS, colour)
+    light, middle, dark, _ = style.SHADES
+    for bits, size, marker, colour in ((40, "norm", "^", dark), (20, "norm", "o", middle),
+                                       (20, "largest", "s", middle), (10, "norm", "v", light)):
         points = [(outcome.directions, outcome.way) for arm, outcome in every.items()
                   if (arm.patch, arm.size) == (bits, size)]
         right.plot(*zip(*(point for point in points if point[1] < NEVER), strict=True), marker,
-                   color=colour, fillstyle="none", markeredgewidth=2, markersize=8,
+                   color=colour, markersize=7,
                    label=f"{bits} bits" + ", equal largest value" * (size == "largest"))
         for x, way in points:
             if way >= NEVER:
-                right.plot(x, way - NEVER, marker=6, color=colour, markersize=9)
+                style.mark_limit(right, x, way - NEVER, colour, marker)
         if size == "norm":
             ratios = np.geomspace(1.2, 32, 50)
             right.plot(ratios, law(ratios, bits), color=colour, zorder=0, linewidth=1)
     right.plot([], [], color="0.4", linewidth=1, label="50 + 135 bits / r²")
-    ticks = 50, 100, 200, 500, 1000, 1500
     for ax, title in (left, "Steps to a level, 20 bits"), (right, "Steps from 80 to 95 %"):
-        ax.set(xscale="log", yscale="log", ylim=(40, 1800), title=title,
-               xlabel="strong directions of a head, r", ylabel="steps")
-        ax.set_xticks((1, 2, 4, 8, 16, 32), ("1", "2", "4", "8", "16", "32"))
-        ax.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
-        ax.minorticks_off()
+        style.count_steps(ax.xaxis, (1, 2, 4, 8, 16, 32))
+        style.count_steps(ax.yaxis, (50, 100, 200, 500, 1000, 2000))
+        ax.set(ylim=(40, 2400), title=title, xlabel="strong directions of a head, r",
+               ylabel="steps")
         ax.legend(frameon=False)
-    plots.save(fig, target)
+    style.save(fig, target, "Few strong directions delay each level, the high ones most")
 
 
 def picture_of_plane(target, folder=RESULTS):
     """Draw arms by their steps to 80 % and their steps from 80 to 95 %: one random block with other
     spectra, and three pretrained trunks, as they are, with a flat spectrum, and their controls."""
-    fig, (ax,) = plots.figure(width=8.0, height=4.4)
+    fig, (ax,) = style.figure(height=4.4)
     results = {arm: outcome for arm, outcome in outcomes("dose", folder).items()
                if (arm.trunk, arm.patch) == (ONE_BLOCK, 20) and outcome.way < NEVER}
     for size, dash in ("norm", "-"), ("largest", ":"):
@@ -564,7 +549,7 @@ def picture_of_plane(target, folder=RESULTS):
         if size == "norm":
             for outcome in order[:3]:                     # the others lie close together
                 ax.annotate(f"r = {outcome.directions:.0f}", (outcome.steps[80], outcome.way),
-                            xytext=(-8, -3), textcoords="offset points", ha="right", fontsize=8,
+                            xytext=(-8, -3), textcoords="offset points", ha="right", fontsize=9,
                             color="0.35")
     for trunk, (words, colour) in FAMILIES.items():
         points = []
@@ -580,13 +565,11 @@ def picture_of_plane(target, folder=RESULTS):
     for marker, text in (("o", "pretrained"), ("D", "pretrained, flat spectrum"),
                          ("^", "random control")):
         ax.plot([], [], marker, color="0.45", label=text, linestyle="")
-    ax.set(xscale="log", yscale="log", xlabel="steps to 80 %", ylabel="steps from 80 to 95 %")
-    for set_ticks, ticks in ((ax.set_xticks, (100, 200, 300, 500, 1000, 2000)),
-                             (ax.set_yticks, (50, 100, 200, 500, 1000, 2000))):
-        set_ticks(ticks, [f"{tick:,}" for tick in ticks])
-    ax.minorticks_off()
-    fig.legend(loc="outside right upper", frameon=False, fontsize=9)
-    plots.save(fig, target)
+    ax.set(xlabel="steps to 80 %", ylabel="steps from 80 to 95 %")
+    style.count_steps(ax.xaxis, (100, 200, 300, 500, 1000, 2000))
+    style.count_steps(ax.yaxis, (50, 100, 200, 500, 1000, 2000))
+    fig.legend(loc="outside right upper", frameon=False)
+    style.save(fig, target, "A flat spectrum moves each pretrained trunk down")
 
 
 def main():

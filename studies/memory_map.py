@@ -24,9 +24,8 @@ import numpy as np
 import minifpt
 from minifpt import optim, training
 from minifpt.experiments.tables import markdown
-from minifpt.files import plots
 from minifpt.machine import single_threaded_blas
-from minifpt.progress import progress_bar
+from studies import style
 from studies.runs import RESULTS, read_rows, train_until, trained, write_rows
 
 SETTINGS = "trunk", "seed", "batch_size", "dropout", "warmup"
@@ -41,7 +40,7 @@ TRUNKS = (*(f"random:1x{heads}x256@{scale}" for heads in (8, 4, 2) for scale in 
           "random:12x12x768")                       # with --batch-size 4: it takes an hour
 
 
-def run(name, rate, seed, steps, batch_size, dropout, warmup, bar):
+def run(name, rate, seed, steps, batch_size, dropout, warmup):
     """Train one trunk until it reaches ``GOAL`` or ``steps``; return a row of the CSV file."""
     task = minifpt.tasks.get("bit-memory", bits=1000, patch=50)
     model = minifpt.FPT.for_task(task, name, seed=seed, dropout=dropout)
@@ -51,9 +50,7 @@ def run(name, rate, seed, steps, batch_size, dropout, warmup, bar):
         for step, accuracy in train_until(
                 GOAL, model, task, optimizer, seed, rate=rate, batch_size=batch_size,
                 warmup=warmup, steps=steps, every=EVAL_EVERY, examples=TEST_EXAMPLES):
-            bar.update(EVAL_EVERY)
             curve.append(f"{step}:{accuracy:.4f}")
-            bar.set_postfix_str(f"{name} {rate:g}: {100 * accuracy:.1f} %")
     reached = accuracy >= GOAL
     return dict(zip(COLUMNS, (name, f"{rate:g}", seed, batch_size, f"{dropout:g}", warmup,
                               step if reached else "", step if reached else steps,
@@ -103,36 +100,33 @@ def table(path):
         for (shape, width), cells in rows.items())])
 
 
-def picture(path, target):
+def picture(target, path=RESULTS / "memory-map.csv"):
     """Draw the steps to 95 % of the trunks of 256 channels: scale against the width of a head."""
     cells = {}
     for name, row in best_runs(path).items():
         blocks, heads, channels, scale = read_shape(name)
         if channels == 256:
-            cells[blocks, channels // heads, scale] = row
-    depths = sorted({blocks for blocks, _, _ in cells})
-    fig, axes = plots.figure(len(depths))
-    for ax, blocks in zip(axes, depths, strict=True):
-        widths, scales = (sorted({key[i] for key in cells if key[0] == blocks}) for i in (1, 2))
-        for (i, width), (j, scale) in itertools.product(enumerate(widths), enumerate(scales)):
-            row = cells.get((blocks, width, scale))
-            steps = int(row["steps_to_95"] or 8000) if row else math.nan
-            ax.imshow([[math.log(steps)]], cmap="viridis_r", vmin=math.log(100),
+            cells.setdefault(blocks, {})[channels // heads, scale] = row
+    fig, axes = style.figure(len(cells), 1, 3.2, width_ratios=(2, 1))
+    for ax, (blocks, rows) in zip(axes, sorted(cells.items()), strict=True):
+        widths, scales = (sorted({place[i] for place in rows}) for i in (0, 1))
+        for (width, scale), row in rows.items():
+            i, j, steps = widths.index(width), scales.index(scale), int(row["steps_to_95"])
+            ax.imshow([[math.log(steps)]], cmap="Purples", vmin=math.log(100),
                       vmax=math.log(8000), extent=(j - 0.5, j + 0.5, i - 0.5, i + 0.5))
-            ax.text(j, i, answer(row).replace(": ", "\n") if row else "not run", ha="center",
-                    va="center", fontsize=9, color="white" if steps > 1500 else "black")
+            ax.text(j, i, answer(row), ha="center", va="center",
+                    color="white" if steps > 1700 else "black")
         ax.grid(False)
-        ax.set(title=f"{blocks} random block{'s' * (blocks > 1)} of 256 channels:\nsteps to 95 %",
-               ylabel="channels of a head", xlabel="initialisation scale (GPT-2: 0.55)",
-               xticks=range(len(scales)), xticklabels=scales, yticks=range(len(widths)),
-               yticklabels=widths, xlim=(-0.5, len(scales) - 0.5), ylim=(-0.5, len(widths) - 0.5),
-               aspect="auto")
-    plots.save(fig, target)
+        ax.set(title=f"{blocks} random block{'s' * (blocks > 1)}", ylabel="channels of a head",
+               xlabel="initialisation scale (GPT-2: 0.55)", xticks=range(len(scales)),
+               xticklabels=scales, yticks=range(len(widths)), yticklabels=widths,
+               xlim=(-0.5, len(scales) - 0.5), ylim=(-0.5, len(widths) - 0.5), aspect="auto")
+    style.save(fig, target, "Wide heads and larger weights need fewer steps to 95 % of 1,000 bits")
 
 
 def run_all(path, trunks, rates, seeds, steps, batch_size, dropout=0.0, warmup=100, every=False):
     """Fill the CSV file with a row for each trunk, seed and learning rate."""
-    with progress_bar(unit="step") as bar, single_threaded_blas:
+    with single_threaded_blas:
         for seed, name, rate in itertools.product(seeds, trunks, rates):
             rows = read_rows(path)                        # another process may write there, too
             setting = name, seed, batch_size, f"{dropout:g}", warmup
@@ -143,9 +137,10 @@ def run_all(path, trunks, rates, seeds, steps, batch_size, dropout=0.0, warmup=1
                                   if row["steps_to_95"])])
             if any(int(row["steps"]) >= limit for row in earlier):
                 continue
-            row = run(name, rate, seed, limit, batch_size, dropout, warmup, bar)
+            row = run(name, rate, seed, limit, batch_size, dropout, warmup)
             rows = [other for other in read_rows(path) if other not in earlier]
             write_rows(path, [*rows, row], COLUMNS)
+            print(*list(row.values())[:-1], flush=True)
 
 
 def main():

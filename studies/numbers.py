@@ -9,7 +9,7 @@ A comment that no reader sees stands below a part of a text and lists its number
     limit: strings of 100 bits
     -->
 
-Behind ``=`` stands what the rows give, behind ``:`` a source that is no row; ``limit`` is a note.
+The rows give a number before ``=``; behind ``:`` stands another source, behind ``limit:`` a note.
 A number need not be listed where it stands in a table of its page that rows make, or in a phrase of
 ``SETTING``, such as "128 channels".  The rows are named by
 
@@ -18,7 +18,10 @@ A number need not be listed where it stands in a table of its page that rows mak
   and the ends of its 95 % interval.  A fourth part chooses ``least``, ``largest``, ``low``,
   ``high``, ``training``, ``paper`` or ``to 95``, the median of the steps to 95 %;
 - a file of another form and its rows, as ``why-angle / angle=120; patch=20``: the median of their
-  steps, the least and the largest; or ``rounded`` to hundreds, ``accuracy``, ``to 80``.
+  steps, the least and the largest; or ``rounded`` to hundreds, ``to 80``, ``mean COLUMN`` or
+  ``percent COLUMN``.
+
+A number keeps the decimals with which it was written.
 """
 
 import functools
@@ -40,7 +43,7 @@ NUMBER = re.compile(r"(?<![\w.,/@])(?<!\w-)(?!(?:19|20)\d\d\b)(?!\d{4}\.\d{5})-?
 HIDDEN = re.compile(r"^```.*?^```|^#+ \d+\.|^    .*?$|`[^`]*`|\$[^$\n]+\$|\]\([^)]*\)|<!--.*?-->|"
                     r"https?://\S+|[Ll]essons?\s+\d\d?(?:(?:,|\s+to|\s+and)\s+\d\d?\b)*",
                     re.M | re.S)
-# Numbers that are no results.
+# Phrases whose numbers are settings.
 UNITS = (r"degrees|channels|heads|blocks|bits|labels|labelled|tokens|symbols|examples|validation|"
          r"positions|entries|passages|seeds|images|test images|million parameters|steps of \d+")
 STEPS = "300|500|600|900|1,000|1,500|2,000|2,400|4,000|4,500|5,000|6,000|8,000|20,000"
@@ -66,7 +69,7 @@ def grid_of(file):
 
 @functools.cache
 def values(run):
-    """Return up to three numbers, as texts, that the rows of ``run`` give."""
+    """Return up to three numbers that the rows of ``run`` give."""
     file, where, *rest = run.split(" / ")
     is_grid = "=" not in where
     figure = rest.pop() if len(rest) > is_grid else ""
@@ -77,20 +80,17 @@ def values(run):
 def of_grid(file, task, arms, figure):
     """Return the mean of an arm with the least and the largest, or another figure."""
     if figure == "paper":
-        return [str(ALL[file].paper[arms, task])]
+        return [float(str(ALL[file].paper[arms, task]).replace(",", ""))]
     histories = [grid_of(file).results[task][arm] for arm in arms.split(" - ")]
     if figure.startswith("to "):
-        return [f"{float(reproduce.median_step(histories[0], int(figure[3:]) / 100)):,.0f}"]
+        return [float(reproduce.median_step(histories[0], int(figure[3:]) / 100).replace(",", ""))]
     column = "train_accuracy" if figure == "training" else "test_accuracy"
     first, *others = ([100 * h[-1][column] for h in runs] for runs in histories)
-    if others:
-        gaps = np.subtract(*zip(*zip(first, others[0], strict=False), strict=True))
-        mean = np.mean(gaps)
-        half = stdtrit(len(gaps) - 1, 0.975) * np.std(gaps, ddof=1) / len(gaps) ** 0.5
-        numbers = mean, mean - half, mean + half
-    else:
-        numbers = np.mean(first), min(first), max(first)
-    return [f"{number:.1f}" for number in numbers]
+    if not others:
+        return np.mean(first), min(first), max(first)
+    gaps = [a - b for a, b in zip(first, others[0], strict=False)]
+    half = stdtrit(len(gaps) - 1, 0.975) * np.std(gaps, ddof=1) / len(gaps) ** 0.5
+    return np.mean(gaps), np.mean(gaps) - half, np.mean(gaps) + half
 
 
 def of_rows(file, where, figure):
@@ -102,12 +102,12 @@ def of_rows(file, where, figure):
             and row.get("seed") not in VALIDATION_SEEDS]
     if not rows:
         raise ValueError(f"{file}.csv has no row with {where}")
-    if figure == "accuracy" or "value" in rows[0]:
-        return [f"{100 * np.mean([float(r.get('value') or r['accuracy']) for r in rows]):.1f}"]
+    kind, _, column = figure.partition(" ")
+    if kind in ("mean", "percent"):
+        return [(100 if kind == "percent" else 1) * np.mean([float(row[column]) for row in rows])]
     steps = [first_step(int(figure[3:]) / 100, row) if figure.startswith("to ") else
              int(row.get("reached", row.get("steps_to_95")) or NEVER) for row in rows]
-    median = round(np.median(steps), -2) if figure == "rounded" else np.median(steps)
-    return [f"{number:,.0f}" for number in (median, min(steps), max(steps))]
+    return np.round(np.median(steps), -2 * (figure == "rounded")), min(steps), max(steps)
 
 
 # ------------------------------------------------------------------------------ in the texts
@@ -131,10 +131,16 @@ def listed(comment):
     return entries
 
 
-def renewed(match):
+def renewed(number, run, i):
+    """Return a number as the rows give it now, with as many decimals."""
+    return f"{values(run)[i]:z,.{len(number.partition('.')[2])}f}" if run else number
+
+
+def renewed_line(match):
     """Return a line of a comment with the numbers that the rows give now."""
     old, sign, run = match.groups()
-    return match[0] if sign == ":" else f"{' '.join(values(run)[:len(old.split())])} = {run}"
+    return " ".join(renewed(number, run * (sign == " ="), i) for i, number in enumerate(
+        old.split())) + f"{sign} {run}"
 
 
 def with_numbers(text):
@@ -151,7 +157,7 @@ def with_numbers(text):
             is_setting = any(a <= start < b for a, b in settings)
             if entries and number == entries[0][0] and (entries[0][1] or not is_setting):
                 _, run, i, _ = entries.pop(0)
-                pieces += [text[end:start], values(run)[i] if run else number]
+                pieces += [text[end:start], renewed(number, run, i)]
                 end = match.end()
             elif number not in known and not is_setting:
                 around = " ".join(text[max(0, start - 40):match.end() + 30].split())
@@ -162,6 +168,6 @@ def with_numbers(text):
             problems += [f"no text above it has {number}, in this order: '{line}'"
                          for number, _, _, line in entries[:1]]
         if comment:
-            pieces += [text[end:comment.start(1)], LINE.sub(renewed, comment[1])]
+            pieces += [text[end:comment.start(1)], LINE.sub(renewed_line, comment[1])]
             end = comment.end(1)
     return "".join([*pieces, text[end:]]), problems

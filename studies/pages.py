@@ -19,11 +19,9 @@ import functools
 import itertools
 import re
 
-import numpy as np
-
 from minifpt import tasks
-from minifpt.experiments import reproduce, tables
-from studies import directions, memory_map, numbers, trunks, why
+from minifpt.experiments import tables
+from studies import directions, inside, memory_map, numbers, paper, trunks, why
 from studies.grids import read_rows
 from studies.runs import RESULTS, ROOT
 from studies.runs import read_rows as read_csv
@@ -33,7 +31,6 @@ from studies.words import word
 RUNS = RESULTS, ROOT / "benchmarks" / "results"           # of studies, and of speed
 TEXTS = (ROOT / "README.md", ROOT / "RESULTS.md", *sorted((ROOT / "docs").rglob("*.md")),
          ROOT / "lessons" / "claims.md", ROOT / "minifpt" / "viewer" / "live" / "tour.md")
-PAPER = ROOT / "studies" / "paper.csv"
 BASELINES = ("softmax regression", "two layers, 256 hidden", "letter pairs, forward filter",
              "contexts of up to 5 bytes")
 # Their arms are compared among themselves.
@@ -56,7 +53,7 @@ def table(name, form=None):
         if name.startswith(f"{study.__name__.rpartition('.')[2]}-"):
             return short(study.table(path))
     lines = [[*rows[0]], *([*row.values()] for row in rows)]      # of no grid: as it is
-    return tables.markdown(over_seeds(*lines) if form == "means" else lines)
+    return tables.markdown(inside.over_seeds(*lines) if form == "means" else lines)
 
 
 def grid_table(name, form, grid):
@@ -72,25 +69,6 @@ def grid_table(name, form, grid):
     return renamed(ALL[form].text(grid) if form in ALL else tables.table(grid))
 
 
-def over_seeds(head, *rows):
-    """The header of a CSV and a row for each arm, whose cells are means over the seeds.  A cell may
-    hold several numbers; a single one has the least and the largest behind it."""
-    at, arms = head.index("seed"), {}
-    for row in rows:
-        arms.setdefault(tuple(row[:at]), []).append(row[at + 1:])
-    return [[*head[:at], *head[at + 1:]],
-            *([*arm, *map(mean_cell, zip(*runs, strict=True))] for arm, runs in arms.items())]
-
-
-def mean_cell(cells):
-    """The mean of cells such as ``98.5`` or ``1.00 0.33``, with as many decimals."""
-    decimals = len(cells[0].partition(" ")[0].partition(".")[2])
-    values = np.array([cell.split() for cell in cells], float)
-    ends = f" ({values.min():.{decimals}f}…{values.max():.{decimals}f})"
-    return (" ".join(f"{mean:z.{decimals}f}" for mean in values.mean(axis=0))
-            + ends * (values.shape[1] == 1))
-
-
 def simple_table(grid):
     """Return the table of methods without a transformer: a row for each task."""
     linear, lines = "softmax regression", [["task", "linear classifier", "other methods"]]
@@ -102,7 +80,7 @@ def simple_table(grid):
 
 
 def renamed(text):
-    """A table whose first cells, or second ones where the first is a task, are in words."""
+    """Return a table whose first cells, or second ones behind a task, are in words."""
     head, _, *lines = cells_of(text)
     column = int(head[0] == "task")
     for line in lines:
@@ -125,13 +103,13 @@ def add_baselines(grid, with_curves=False):
 
 
 def cells_of(text):
-    """The cells of a Markdown table, a list for each line."""
+    """Return the cells of a Markdown table, a list for each line."""
     return [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in text.splitlines()]
 
 
 def short(text):
-    """A table without what the legend says once: the seeds that most cells share, the words for a
-    rate and its edge, the area, the levels of accuracy of a column."""
+    """Return a table without what the legend says once: the seeds that most cells share, the words
+    for a rate and its edge, the area, the levels of accuracy of a column."""
     text = re.sub(r", lr ([\w.-]+)( \(edge\))?", lambda m: f"; {m[1]}{'†' * bool(m[2])}", text)
     text = re.sub(r"; area [^;|]*(?=[;|])", "", text)
     text = re.sub(r"([+-]?[\d.,]+) to ((?:> )?[+-]?[\d.,]+)\)", r"\1…\2)", text).replace(" / ", "/")
@@ -154,39 +132,8 @@ def short(text):
                      for i, row in enumerate(rows))
 
 
-# The longer words come first.
-SIGNS = {"agrees in part": "≈", "agrees": "=", "contradicts": "≠", "differs": "≠",
-         "below": "…", "shorter run": "({} steps)", "not run": ""}
-
-
-def paper_table():
-    """Every result of the paper, ours beside it and a sign for what follows: a row for each model
-    and a column for each task."""
-    rows = read_csv(PAPER)
-    columns = list(dict.fromkeys(row["task"] for row in rows))
-    lines = {}
-    for row in rows:
-        ours = ""
-        if row["arm"]:
-            grid = numbers.grid_of(row["file"])
-            arms = grid.results[row["column"]]
-            if row["place"] == "table 4":                 # of the two arms that it compares
-                two = {arm: arms[arm] for arm in ("language", "random")}
-                level = reproduce.levels(tables.Grid({row["column"]: two}, {}, {}, [],
-                                                     grid.chances), row["column"])[-1]
-                ours = reproduce.median_step(arms[row["arm"]], level)
-            else:
-                ours = tables.final(grid, row["column"], row["arm"]).partition(" ")[0].rstrip(",")
-            sign = next(sign for words, sign in SIGNS.items() if row["verdict"].startswith(words))
-            ours = f" / {ours} {sign.format(arms[row['arm']][0][-1]['step'])}"
-        cells = lines.setdefault((row["place"], row["model"]), dict.fromkeys(columns, ""))
-        cells[row["task"]] = row["paper"] + ours
-    return tables.markdown([["in the paper", "model", *columns], *(
-        [*key, *cells.values()] for key, cells in lines.items())])
-
-
 # Tables of several files, or of a form of their own.
-MADE = {"paper": paper_table,
+MADE = {"paper": paper.table,
         "memory-map": functools.partial(memory_map.table, RESULTS / "memory-map.csv"),
         "trunks-ranking": functools.partial(trunks.ranking, RESULTS),
         "trunks-levels": functools.partial(trunks.levels, RESULTS),
@@ -204,28 +151,28 @@ def with_tables(text):
     return numbers.TABLE.sub(renewed, text)
 
 
-def problems(paths=TEXTS):
-    """Return a line for each place where a text differs from the rows, for each number without a
-    source, and for each CSV that no text uses."""
-    lines, used = [], set()
-    for path in paths:
-        text = path.read_text(encoding="utf-8")
-        new, without_source = numbers.with_numbers(with_tables(text))
-        lines += [f"{path.name}: {line}" for line in without_source]
-        lines += [f"{path.name} says '{was}', the rows say '{now}': python -m studies {path.stem}"
-                  for was, now in itertools.zip_longest(text.splitlines(), new.splitlines())
-                  if was != now]
-        used |= {name for name, *_ in numbers.TABLE.findall(text)} | {
-            run.split(" / ")[0] for _, run, *_ in numbers.listed(
-                "".join(numbers.LIST.findall(text)))}
-    return lines + [f"no text has a table or a number of {path.name}" for folder in RUNS
-                    for path in sorted(folder.glob("*.csv")) if path.stem not in used]
+def problems(path):
+    """Return a line for each place where a text differs from the rows, and for each number without
+    a source."""
+    text = path.read_text(encoding="utf-8")
+    new, lines = numbers.with_numbers(with_tables(text))
+    lines += [f"says '{was}', the rows say '{now}': python -m studies {path.stem}" for was, now in
+              itertools.zip_longest(text.splitlines(), new.splitlines()) if was != now]
+    return [f"{path.name}: {line}" for line in lines]
+
+
+def unused():
+    """Return a line for each CSV that no text uses."""
+    text = "".join(path.read_text(encoding="utf-8") for path in TEXTS)
+    used = {name for name, *_ in numbers.TABLE.findall(text)} | {
+        run.split(" / ")[0] for _, run, *_ in numbers.listed("".join(numbers.LIST.findall(text)))}
+    return [f"no text has a table or a number of {path.name}" for folder in RUNS
+            for path in sorted(folder.glob("*.csv")) if path.stem not in used]
 
 
 def write(path):
-    """Write tables and numbers into a text, and print what has no source."""
+    """Write tables and numbers into a text."""
     text = path.read_text(encoding="utf-8")
-    new, without_source = numbers.with_numbers(with_tables(text))
-    print(*without_source, sep="\n")
+    new, _ = numbers.with_numbers(with_tables(text))
     if new != text:
         path.write_text(new, encoding="utf-8")

@@ -1,206 +1,190 @@
 """The pictures of the pages, by name: each lies in docs/results."""
 
 import re
-from unittest.mock import patch
 
 import numpy as np
-from matplotlib.text import Text
 
 from minifpt import tasks
 from minifpt.experiments import tables
 from minifpt.files import plots
-from studies import directions, memory_map, numbers, trunks, why
-from studies.grids import read_rows, task_of
-from studies.pages import PAPER
-from studies.runs import PAGES, RESULTS
-from studies.runs import read_rows as read_csv
+from studies import directions, memory_map, numbers, style, trunks, why
+from studies.grids import task_of
+from studies.paper import PAPER
+from studies.runs import PAGES, read_rows
 from studies.words import word
 
-PICTURE = "xor", "memory", "few", "typos"
-TRUNKS = {"language": "language", "images": "images", "statistics": "statistics",
-          "statistics:minigpt-language": "statistics",
-          "random": "random", "random (spread 0.55)": "random (spread 0.55)",
-          "random (0.02)": "random (0.02)"}
+# ------------------------------------------------------------------------------ final accuracies
 
-
-def label_of(title):
-    """The label of a task, also of its long runs."""
-    return tasks.label_of(task_of(title))
-
-
-# {panel: {row: (file, task, arm)}} of pictures of final accuracies.
 LONG = "mnist-long", "cifar10-long", "listops-long"
-WHOLE = {label_of(title): {
-    "pretrained on novels, frozen": (sweep, title, "language"),
-    "pretrained on novels, trained whole": (sweep, title, "language, all trained"),
-    "random, frozen": (sweep, title, "random"),
-    "random, trained whole": (sweep, title, "random, all trained"),
-    "LSTM, trained whole": (figure, title, "LSTM, all trained")}
-    for title, sweep, figure in (
-        ("bit-xor", "learning-rates", "figure1"), ("bit-memory", "learning-rates", "figure1"),
-        *((title, title, title) for title in LONG))}
-LINEAR = {title: {"pretrained on novels": (file, task, "language"),
-                  "random": (file, task, "random"),
-                  "two layers, 256 hidden": ("simple", task, "two layers, 256 hidden"),
-                  "linear classifier": ("simple", task, "softmax regression")}
-          for title, file, task in (
-              *((label_of(title), title, title) for title in LONG),
-              ("MNIST, 100 labels", "overfitting", "few-mnist-100"),
-              ("digits, 200 labels", "few", "few-digits"))}
+# {row: (mark, its colour)}: a square is trained whole.
+WHOLE_MARKS = {"pretrained on novels, frozen": "o", "pretrained on novels, trained whole": "s",
+               "random, frozen": "o", "random, trained whole": "s", "LSTM, trained whole": "s"}
+PAPER_MARKS = {"pretrained on novels, frozen": "o", "random, frozen": "o",
+               "random, trained whole": "s", "LSTM, frozen": "o", "LSTM, trained whole": "s"}
+LINEAR_MARKS = {"pretrained on novels, frozen": "o", "random, frozen": "o",
+                "two layers, 256 hidden": "o", "linear classifier": "o"}
+OF_NOVELS = {"pretrained on novels, frozen": "language",
+             "pretrained on novels, trained whole": "language, all trained",
+             "random, frozen": "random", "random, trained whole": "random, all trained"}
 
 
-def draw_result(ax, y, ends, color, paper=None):
-    """Draw an arm's final accuracies: a dot for the mean, a line from the least to the largest, an
-    open diamond for the paper's number, if it has one."""
-    ax.plot([min(ends), max(ends)], [y, y], "-", color=color, linewidth=3, alpha=0.5)
-    ax.plot(np.mean(ends), y, "o", color=color, markersize=7, label="minifpt")
-    if paper is not None:
-        ax.plot(paper, y, "D", color="black", fillstyle="none", markersize=8, label="paper")
+def color_of(words):
+    """Return the colour of a row."""
+    return next(color for name, color in style.COLORS.items()
+                if words.replace("pretrained on novels", "language").startswith(name))
 
 
-def draw_legend(fig, ax):
-    """Write the legend of :func:`draw_result` below the axes."""
-    handles = dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
-    fig.legend(handles.values(), handles, loc="outside lower right", ncols=2, frameon=False)
+def chance_of(title):
+    """Return the chance accuracy of a column's task, in per cent."""
+    return 100 * tasks.chance_of("mnist" if title.startswith("few") else task_of(title))
 
 
-def paper_runs():
-    """The rows of ``paper.csv`` with a run of ours, apart from the steps of table 4."""
-    return [row for row in read_csv(PAPER) if row["arm"] and row["place"] != "table 4"]
+def whole(path):
+    """Draw frozen and trained whole, at each one's own rate."""
+    panels = {tasks.label_of(task_of(title)): {
+        **{words: (file, title, arm) for words, arm in OF_NOVELS.items()},
+        "LSTM, trained whole": (lstm, title, "LSTM, all trained")}
+        for title, file, lstm in (
+            ("bit-xor", "learning-rates", "figure1"), ("bit-memory", "learning-rates", "figure1"),
+            *((title, title, title) for title in LONG))}
+    dots(path, panels, WHOLE_MARKS,
+         "Frozen and trained whole part on CIFAR-10 and ListOps")
 
 
-def paper_numbers():
-    """The paper's accuracies in per cent, by our file, task and arm.  Where two tables of the paper
-    have the arm, the first one counts."""
-    return {(row["file"], row["column"], row["arm"]): float(row["paper"].partition(" ")[0])
-            for row in reversed(paper_runs())}
+def linear(path):
+    """Draw frozen transformers beside methods without attention."""
+    panels = {title: {"pretrained on novels, frozen": (file, task, "language"),
+                      "random, frozen": (file, task, "random"),
+                      "two layers, 256 hidden": ("simple", task, "two layers, 256 hidden"),
+                      "linear classifier": ("simple", task, "softmax regression")}
+              for title, file, task in (
+                  *((tasks.label_of(task_of(title)), title, title) for title in LONG),
+                  ("MNIST, 100 labels", "overfitting", "few-mnist-100"),
+                  ("digits, 200 labels", "few", "few-digits"))}
+    dots(path, panels, LINEAR_MARKS,
+         "Frozen transformers are ahead of a linear classifier, but not with few labels")
 
 
-def paper_panels():
-    """The runs beside five of the paper's models, in the form of ``WHOLE``."""
-    runs = {(row["task"], row["model"]): (row["file"], row["column"], row["arm"])
-            for row in paper_runs()}
-    return {task: {model.replace("language", "pretrained on novels"): runs[task, model]
-                   for model in ("language, frozen", "random, frozen", "transformer, trained whole",
-                                 "LSTM, frozen", "LSTM, trained whole") if (task, model) in runs}
-            for task in dict.fromkeys(task for task, _ in runs)}
+def paper(path):
+    """Draw our accuracies and the paper's."""
+    panels, papers = {}, {}
+    for row in read_rows(PAPER):
+        words = row["model"].replace("language", "pretrained on novels").replace(
+            "transformer,", "random,")
+        if row["arm"] and row["place"] != "table 4" and words in PAPER_MARKS:
+            run = row["file"], row["column"], row["arm"]
+            panels.setdefault(row["task"], {}).setdefault(words, run)
+            papers.setdefault(run, float(row["paper"].partition(" ")[0]))
+    dots(path, panels, PAPER_MARKS,
+         "Ours and the paper's agree on bits, but for random weights and LSTMs",
+         papers)
 
 
-def dots(panels, path, paper=None):
-    """Final accuracies, a panel a task; ``paper`` has the paper's by file, task and arm.  An arm
-    that was not run is left out."""
-    rows = 1 if len(panels) < 4 else 2
-    columns = -(-len(panels) // rows)
-    names = list(dict.fromkeys(name for panel in panels.values() for name in panel))
-    fig, axes = plots.figure(columns, rows, 3.3, 0.9 + 0.32 * len(names))
-    for ax in axes[len(panels):]:
-        ax.remove()
-    inks = plots.COLORS["language"], plots.COLORS["random"], *plots.OTHER_COLORS
-    colors = dict(zip(names, inks, strict=False))
-    for i, (ax, (title, panel)) in enumerate(zip(axes, panels.items(), strict=False)):
-        for y, name in enumerate(names[::-1]):
+def dots(path, panels, marks, title, papers=()):
+    """Draw final accuracies: a panel a task, a dot for the mean of an arm, a line from the least to
+    the largest, and the paper's, by file, task and arm; the last panel is the key."""
+    fig, axes = style.figure(3, 2, 0.9 + 0.26 * len(marks))
+    for ax, (task_words, panel) in zip(axes, panels.items(), strict=False):
+        for y, name in enumerate([*marks][::-1]):
             if name not in panel:
                 continue
             file, task, arm = panel[name]
             ends = [100 * h[-1]["test_accuracy"]
                     for h in numbers.grid_of(file).results[task].get(arm, ())]
-            if ends:
-                draw_result(ax, y, ends, colors[name], (paper or {}).get((file, task, arm)))
-                ax.text(np.mean(ends), y + 0.2, f"{np.mean(ends):.1f}", ha="center", fontsize=8)
-        chance = tasks.chance_of("mnist" if task.startswith("few") else task_of(task))
-        if chance:                                        # of the next byte it is not known
-            ax.axvline(100 * chance, color="0.5", linestyle=":", linewidth=1)
-        ax.set(title=title, xlim=(min(100 * (chance or 0), 45) - 4, 104),
-               ylim=(-0.6, len(names) - 0.3), xlabel="test accuracy (%)", yticks=range(len(names)),
-               yticklabels=names[::-1] if i % columns == 0 else [])
-    if paper:
-        draw_legend(fig, axes[0])
-    plots.save(fig, path)
+            if not ends:                                  # it was not run
+                continue
+            color, mean = color_of(name), np.mean(ends)
+            ax.plot([min(ends), max(ends)], [y, y], color=color, linewidth=4, alpha=0.45)
+            ax.plot(mean, y, marks[name], color=color, markersize=7)
+            ax.text(1.01, y, f"{mean:.1f}", va="center", fontsize=9, color=color,
+                    transform=ax.get_yaxis_transform())
+            if papers:
+                ax.plot(papers[panel[name]], y, "D", color="black", fillstyle="none", markersize=8)
+        chance = chance_of(task)
+        style.mark_chance(ax, chance, across=False)
+        ax.set_title(task_words, pad=18)
+        ax.set(xlim=(min(chance, 45) - 4, 104), ylim=(-0.6, len(marks) - 0.3),
+               xlabel="test accuracy (%)", yticks=[])
+    style.key(axes[-1], [*((mark, color_of(name), name) for name, mark in marks.items()),
+                         *[("D", "black", "the paper (numbers are ours)")] * bool(papers)])
+    style.save(fig, path, title)
 
 
-def surprise(path):
-    """Draw the README's picture: three frozen models on bit memory, the mean over five seeds."""
-    runs = read_rows(RESULTS / "memory.csv").results["bit-memory"]
-    fig, (ax,) = plots.figure(width=8, height=3.4)
-    for arm, label, right in (("random", "random", 101.3), ("language", "has read novels", 95.5),
-                              ("random (0.02)", "random, too small", 83.5)):
-        steps, curves = plots.common(runs[arm], "test_accuracy")
-        color = plots.color_of(arm)
-        ax.plot(steps, 100 * curves.mean(axis=0), color=color, linewidth=2.5)
-        ax.text(2000, right, label, color=color, fontsize=12, ha="right")
-    ax.axhline(75, color="0.5", linestyle=":")
-    ax.text(2000, 73.2, "a guess at the hidden bits", color="0.35", fontsize=10, ha="right")
-    ax.set(title="Does it find the string? Three frozen models", xlabel="training steps",
-           ylabel="bits right (%)", xlim=(0, 2010), ylim=(72, 104), yticks=range(75, 101, 5),
-           xticks=range(0, 2001, 500))
-    plots.save(fig, path)
+# ------------------------------------------------------------------------------ against steps
 
-
-def save_in_words(fig, path, save=plots.save):
-    """Save a figure whose texts call the arms by their words."""
-    for ax in fig.axes:
-        labels = [text.get_text() for text in ax.get_yticklabels()]
-        if [*map(word, labels)] != labels:                # set anew, or a drawing restores them
-            ax.set_yticklabels(map(word, labels))
-    for text in fig.findobj(Text):
-        text.set_text(word(text.get_text()))
-    save(fig, path)
-
-
-def in_words(draw):
-    """Return a function that draws a picture whose texts call the arms by their words."""
-    def draw_in_words(path):
-        with patch.object(plots, "save", save_in_words):
-            draw(path)
-    return draw_in_words
+TRUNKS = {"language": "language", "images": "images", "statistics": "statistics",
+          "statistics:minigpt-language": "statistics",
+          "random": "random", "random (spread 0.55)": "random (spread 0.55)",
+          "random (0.02)": "random (0.02)"}
+FINDINGS = {"xor": "the smallest weights are late", "memory": "random ends ahead of novels",
+            "few": "pretraining on digits helps", "typos": "only novels help"}
 
 
 def curves(path):
-    """Draw accuracy against steps for the frozen trunks on four tasks."""
-    panels = {}
-    for name in PICTURE:
-        (task, arms), = read_rows(RESULTS / f"{name}.csv").results.items()
+    """Draw accuracy against steps for frozen trunks on four tasks."""
+    fig, axes = style.figure(2, 2, 3.0)
+    for ax, (name, finding) in zip(axes, FINDINGS.items(), strict=True):
+        (task, arms), = numbers.grid_of(name).results.items()
         arms = {TRUNKS.get(arm, arm): runs for arm, runs in arms.items()}
-        panels[task] = {arm: arms[arm] for arm in TRUNKS.values() if arm in arms}
-    tables.picture(tables.Grid(panels, {}, {}, []), path)
+        for arm in dict.fromkeys(TRUNKS.values()):
+            if arm in arms:
+                plots.band(ax, arms[arm], "test_accuracy", style.COLORS[arm], word(arm),
+                           plots.DASHES.get(style.COLORS[arm], plots.DASHES.get(arm)))
+        style.mark_chance(ax, chance_of(task))
+        ax.set_title(f"{word(tasks.label_of(task))}: {finding}", loc="left", fontsize=11)
+        ax.set(xlabel="training steps", ylabel="test accuracy (%)")
+    style.legend(fig, axes, 3)
+    style.save(fig, path, "Frozen random weights keep up with novels, but not on typos")
 
 
-def sweep_picture(grid, path):
-    """Draw validation accuracy against the learning rate.
+def surprise(path):
+    """Draw three frozen models on bit memory, the mean over five seeds, and the paper's."""
+    runs = numbers.grid_of("memory").results["bit-memory"]
+    fig, (ax,) = style.figure(height=3.8)
+    for arm, label, shift in (("random", "random", 0.5), ("language", "pretrained on novels", -0.9),
+                              ("random (0.02)", "random, too small", 0)):
+        steps, values = plots.common(runs[arm], "test_accuracy")
+        mean = 100 * values.mean(axis=0)
+        ax.plot(steps, mean, color=style.COLORS[arm], linewidth=2.5)
+        ax.text(2030, mean[-1] + shift, f"{label}, {mean[-1]:.1f}", color=style.COLORS[arm],
+                fontsize=11, va="center")
+    number, = numbers.values("table2 / bit-memory / random / paper")
+    ax.plot(2000, number, "D", color="black", fillstyle="none", markersize=8)
+    ax.text(2040, number + 0.6, f"the paper's random, {number}\n(larger, longer strings, 1e-3)",
+            fontsize=10, va="center")
+    style.mark_chance(ax, 75)
+    ax.set(xlabel="training steps", ylabel="bits right (%)", xlim=(0, 2750), ylim=(73, 101.5),
+           yticks=range(75, 101, 5), xticks=range(0, 2001, 500))
+    style.save(fig, path, "Frozen random weights learn bit memory, if they are large enough")
 
-    Each task has an axis, each trunk a line.  A cross at the lower edge marks a rate at which a run
-    diverged."""
-    fig, axes = plots.figure(len(grid.sweeps), width=3.3)
+
+def rates(path):
+    """Draw validation accuracy against the learning rate: a panel a task, a line an arm; a cross at
+    the lower edge marks a rate at which a run diverged."""
+    grid = numbers.grid_of("learning-rates")
+    fig, axes = style.figure(3, 1, 3.6)
     for ax, (task, models) in zip(axes, grid.sweeps.items(), strict=True):
-        colors, dashes = plots.colors_of(models), plots.dashes_of(models)
-        for i, (model, by_rate) in enumerate(models.items()):
+        for i, (arm, by_rate) in enumerate(models.items()):
+            source, _, is_whole = arm.partition(", all ")
             bad = [rate for rate, histories in by_rate.items() if tables.diverged(histories)]
-            rates = sorted({*by_rate} - {*bad})
-            ends = [np.mean([100 * h[-1]["test_accuracy"] for h in by_rate[r]]) for r in rates]
-            line, = ax.plot(rates, ends, marker=("osv^D*XPph" * 9)[i], label=model,
-                            color=colors[model], linestyle=dashes[model])
-            ax.plot(bad, [0.03 + 0.05 * i] * len(bad), "x", color=line.get_color(),
-                    label=f"{model}: diverged" if bad else None,
+            good = sorted({*by_rate} - {*bad})
+            ends = [np.mean([100 * h[-1]["test_accuracy"] for h in by_rate[rate]]) for rate in good]
+            ax.plot(good, ends, "s--" if is_whole else "o-", color=style.COLORS[source],
+                    label=word(arm))
+            ax.plot(bad, [0.03 + 0.05 * i] * len(bad), "x", color=style.COLORS[source],
                     transform=ax.get_xaxis_transform())
-        plots.mark_level(ax, grid.chance(task), "chance")
-        ax.set(title=tasks.label_of(task), xlabel="learning rate",
-               ylabel="validation accuracy (%)", xscale="log")
-    plots.legend(fig, axes)
-    plots.save(fig, path)
+        style.mark_chance(ax, chance_of(task))
+        ax.set(title=tasks.label_of(task), xlabel="learning rate", xscale="log")
+    axes[0].set_ylabel("validation accuracy (%)")
+    style.legend(fig, axes, 3)
+    style.save(fig, path, "Transformers trained whole need smaller learning rates than frozen ones")
 
 
 PICTURES = {
-    "surprise": surprise, "curves": in_words(curves),
-    "statistics": in_words(lambda path: tables.picture(
-        read_rows(RESULTS / "statistics.csv"), path)),
-    "rates": in_words(lambda path: sweep_picture(read_rows(RESULTS / "learning-rates.csv"), path)),
-    "whole": lambda path: dots(WHOLE, path), "linear": lambda path: dots(LINEAR, path),
-    "paper": lambda path: dots(paper_panels(), path, paper_numbers()),
-    "memory-map": lambda path: memory_map.picture(RESULTS / "memory-map.csv", path),
-    "why": lambda path: why.picture(RESULTS, path),
-    "trunks": lambda path: trunks.picture(RESULTS / "trunks-pretrained.csv", path),
-    "trunks-window": lambda path: trunks.window_picture(RESULTS / "trunks-window.csv", path),
-    "trunks-predictions": lambda path: trunks.predictions_picture(RESULTS, path),
+    "surprise": surprise, "curves": curves, "rates": rates, "whole": whole, "linear": linear,
+    "paper": paper, "memory-map": memory_map.picture, "why": why.picture,
+    "trunks": trunks.picture, "trunks-window": trunks.window_picture,
+    "trunks-predictions": trunks.predictions_picture,
     "directions-curves": directions.picture_of_curves,
     "directions-dose": directions.picture_of_dose,
     "directions-plane": directions.picture_of_plane}

@@ -26,6 +26,18 @@ def write_rows(path, rows, columns):
     save_text(path, csv_text(rows, columns))
 
 
+def fill(path, settings, run, key):
+    """Write a row into a CSV file, as its run ends, for each of the settings whose ``key`` no row
+    of the file has."""
+    for setting in settings:
+        rows = read_rows(path)                            # another process may write there, too
+        if key(setting) not in map(key, rows):
+            rows.append(run(setting))
+            write_rows(path, rows, list(rows[-1]))
+            print(path.stem, *[value for value in rows[-1].values() if len(str(value)) < 40],
+                  flush=True)
+
+
 def curve_of(row):
     """Return the tests of a run, {step: accuracy}, from its column *curve*."""
     return {int(step): float(accuracy) for step, accuracy in
@@ -35,6 +47,20 @@ def curve_of(row):
 def first_step(goal, row):
     """Return the step of a run's first test at an accuracy, or ``NEVER``."""
     return next((step for step, accuracy in curve_of(row).items() if accuracy >= goal), NEVER)
+
+
+def number(steps, most):
+    """Return a number of steps as text.  ``NEVER`` is more than ``most``, and ``NEVER`` plus some
+    steps is more than those."""
+    if steps < NEVER / 2:
+        return f"{steps:,.0f}"
+    return f"> {steps - NEVER if steps > NEVER else most:,.0f}"
+
+
+def spread(steps, most):
+    """Return the median of some steps, and the least and the largest in brackets."""
+    median, least, largest = (number(f(steps), most) for f in (np.median, min, max))
+    return median + f" ({least}…{largest})" * (least != largest)
 
 
 def train_until(goal, model, task, optimizer, seed, *, rate, steps, batch_size=16, warmup=0,

@@ -35,10 +35,11 @@ import minifpt
 from minifpt import tasks
 from minifpt.experiments import tables
 from minifpt.experiments.compare import Arm
-from minifpt.files import plots, save_text
+from minifpt.files import save_text
 from minifpt.machine import single_threaded_blas
 from minifpt.trunks import forms
-from studies.runs import NEVER, RESULTS, first_step, read_rows, train_to, write_rows
+from studies import style
+from studies.runs import NEVER, RESULTS, first_step, number, read_rows, spread, train_to, write_rows
 from studies.sweeps import grid
 from studies.tables import TYPOS, long
 
@@ -318,14 +319,12 @@ def answer(rows):
     accuracies where half of the seeds did not get there; then the learning rate."""
     if not rows:
         return ""
-    steps = sorted(int(row["reached"] or NEVER) for row in rows)
-    if np.median(steps) >= NEVER:
-        accuracies = [100 * float(row["accuracy"]) for row in rows]
-        last = max(int(row["last_step"]) for row in rows)
-        return f"{tables.spread(accuracies)} % after {last:,}; {rows[0]['lr']}"
-    most = f"{steps[-1]:,}" if steps[-1] < NEVER else f"over {TASKS[rows[0]['task']][0]:,}"
-    ends = f" ({steps[0]:,} to {most})" * (steps[0] < steps[-1])
-    return f"{np.median(steps):,.0f}{ends}; {rows[0]['lr']}"
+    steps = [int(row["reached"] or NEVER) for row in rows]
+    if np.median(steps) < NEVER:
+        return f"{spread(steps, TASKS[rows[0]['task']][0])}; {rows[0]['lr']}"
+    accuracies = [100 * float(row["accuracy"]) for row in rows]
+    last = max(int(row["last_step"]) for row in rows)
+    return f"{tables.spread(accuracies)} % after {last:,}; {rows[0]['lr']}"
 
 
 def test_runs(folder, name):
@@ -337,9 +336,8 @@ def test_runs(folder, name):
 
 def median_steps(level, rows):
     """Return the median of :func:`steps_to` as text, or the last step of the runs behind ``>``."""
-    median = np.median([first_step(level, row) for row in rows])
-    most = max(int(row["last_step"]) for row in rows)
-    return f"{median:,.0f}" if median < NEVER else f"> {most:,}"
+    return number(np.median([first_step(level, row) for row in rows]),
+                  max(int(row["last_step"]) for row in rows))
 
 
 def ranking(folder):
@@ -371,92 +369,88 @@ def levels(folder):
     return tables.markdown([["trunk", "80 %", "85 %", "90 %", "95 %"], *lines])
 
 
-def window_picture(path, target):
-    """Draw what one random block reaches with a window, beside the accuracy that is in reach of
-    it on the same tests: a dot for each of three seeds, an arrow for a run that ended at 95 %."""
-    fig, (ax,) = plots.figure(width=7.2, height=3.8)
+def window_picture(target, path=RESULTS / "trunks-window.csv"):
+    """Draw what random blocks reach with a window, beside the accuracy that is in reach of it on
+    the same tests: a mark for each of three seeds, with an arrow where the run ended at 95 %."""
+    fig, (ax,) = style.figure(height=4.2)
     windows = range(1, 65)
     reach = [[100 * in_reach(window, seed) for window in windows] for seed in SEEDS]
     ax.fill_between(windows, np.min(reach, axis=0), np.max(reach, axis=0), step="post",
-                    color="0.75", label="in reach of the window, three tests")
+                    color=style.COLORS["range"], label="in reach of the window, three tests")
     for row in of_test_seeds(read_rows(path)):
         if match := re.match(r"random:longformer:(\d+):([12])x", row["trunk"]):
-            window, blocks = match.groups()
-            colour, shift = ("#0072b2", 0) if blocks == "1" else ("#d55e00", 1)
-            ax.plot(int(window) + shift, 100 * float(row["accuracy"]),
-                    "^" if row["reached"] else "o", color=colour, fillstyle="none",
-                    markeredgewidth=1.5, label=f"{blocks} block{'s' * (blocks == '2')}" * (
-                        row["seed"] == "0" and window == "32"))
-    ax.axhline(95, color="0.5", linestyle=":", linewidth=1)
+            window, blocks = map(int, match.groups())
+            color, x = style.SHADES[2 * (blocks == 1)], window + blocks - 1
+            if row["reached"]:
+                style.mark_limit(ax, x, 100 * float(row["accuracy"]), color)
+            else:
+                ax.plot(x, 100 * float(row["accuracy"]), "os"[blocks - 1], color=color,
+                        label=f"{blocks} random block{'s' * (blocks == 2)}" * (
+                            row["seed"] == "0" and window == 32))
+    ax.plot([], [], "o", color=style.RANDOM, fillstyle="none", linestyle="",
+            label="ended at 95 %")
+    style.mark_chance(ax, 75)
     ax.set(xlabel="window (tokens, half to each side)", ylabel="bits right (%)",
            xticks=(8, 16, 24, 32, 40, 48, 56, 64), ylim=(73, 101))
-    ax.legend(frameon=False, loc="lower right")
-    plots.save(fig, target, "picture")
+    ax.legend(frameon=False, loc="upper left")
+    style.save(fig, target, "Random blocks find what their window reaches, and no more")
 
 
-def predictions_picture(folder, target):
-    """Draw the predicted intervals of the steps on bit memory, and the median of each outcome: an
-    arrow where the runs did not get there."""
-    fig, (ax,) = plots.figure(width=7.2, height=5.4)
-    ends = 180, 9000
+def predictions_picture(target, folder=RESULTS):
+    """Draw the predicted intervals of the steps on bit memory, and the median of each outcome."""
+    fig, (ax,) = style.figure(height=5.6)
+    ends, held = (180, 9000), 0
     for y, (_, _, least, largest, name) in enumerate(BOUNDS):
         rows = test_runs(folder, name)
         median = np.median([first_step(0.95, row) for row in rows])
         most = max(int(row["last_step"]) for row in rows)
-        is_open = median >= NEVER and largest > most
-        is_held = least <= median <= largest
-        ax.plot(np.clip((least, largest), *ends), [y, y], color="0.72", linewidth=7,
+        ax.plot(np.clip((least, largest), *ends), [y, y], color=style.COLORS["range"], linewidth=8,
                 solid_capstyle="butt")
-        colour = "0.35" if is_open else "#009e73" if is_held else "#d55e00"
-        ax.plot(min(median, most), y, ">" if median >= NEVER else "o" if is_held else "X",
-                color=colour, markersize=9)
-    for marker, colour, text in (("o", "#009e73", "held"), ("X", "#d55e00", "missed"),
-                                 (">", "0.35", "not there at the last step, open")):
-        ax.plot([], [], marker, color=colour, label=text, linestyle="")
-    ax.plot([], [], color="0.72", linewidth=7, label="predicted")
-    ax.set_xscale("log")
-    ax.minorticks_off()
-    ticks = 200, 500, 1000, 2000, 4000, 8000
-    ax.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+        is_held = least <= median <= largest
+        held += is_held
+        if median >= NEVER:
+            style.mark_limit(ax, most, y, "black", "o", (22, 0))
+        else:
+            ax.plot(median, y, "o" if is_held else "X", color="black", markersize=8)
+    for marker, text in ("o", "held"), ("X", "missed"):
+        ax.plot([], [], marker, color="black", label=text, linestyle="")
+    ax.plot([], [], "o", color="black", fillstyle="none", label="not there at the last step",
+            linestyle="")
+    ax.plot([], [], color=style.COLORS["range"], linewidth=8, label="predicted")
+    style.count_steps(ax.xaxis, (200, 500, 1000, 2000, 4000, 8000))
     ax.set(xlim=ends, xlabel="steps to 95 % on bit memory", yticks=range(len(BOUNDS)),
            yticklabels=[f"{words} ({number})" for number, words, *_ in BOUNDS])
     ax.invert_yaxis()
-    fig.legend(loc="outside lower center", ncols=4, frameon=False)
-    plots.save(fig, target, "picture")
+    style.legend(fig, [ax], 4)
+    style.save(fig, target, f"{held} of {len(BOUNDS)} predictions on the steps held")
 
 
-def picture(path, target):
+def picture(target, path=RESULTS / "trunks-pretrained.csv"):
     """Draw the steps of the pretrained trunks and of their controls: a dot for the median, a line
-    from the least to the largest, an open dot at the last step for an arm that a seed did not
-    solve."""
+    from the least to the largest; an open dot where a seed did not get there."""
     rows = of_test_seeds(read_rows(path))
-    fig, axes = plots.figure(len(TASKS), width=4.6, height=2.9)
+    fig, axes = style.figure(len(TASKS), 1, 3.3)
     for ax, task in zip(axes, TASKS, strict=True):
         for y, trunk in enumerate(NAMES):
-            for control, color, dy in ("", plots.COLORS["language"], -0.15), (
-                    "statistics:", plots.COLORS["statistics"], 0.15):
+            for control, color, dy in ("", style.PRETRAINED, -0.17), (
+                    "statistics:", style.CONTROL, 0.17):
                 runs = [row for row in rows
                         if (row["task"], row["trunk"]) == (task, control + trunk)]
                 steps = [int(row["last_step"]) for row in runs]
-                if steps:
-                    is_solved = all(row["reached"] for row in runs)
-                    ax.plot([min(steps), max(steps)], [y + dy] * 2, color=color, linewidth=3,
-                            alpha=0.5)
+                ax.plot([min(steps), max(steps)], [y + dy] * 2, color=color, linewidth=4,
+                        alpha=0.45)
+                if all(row["reached"] for row in runs):
                     ax.plot(np.median(steps), y + dy, "o", color=color, markersize=7,
-                            fillstyle="full" if is_solved else "none",
-                            label="control" if control else "pretrained")
-        ticks = 50, 100, 200, 500, 1000, 2000, 4000
-        ax.set_xscale("log")
-        ax.minorticks_off()
-        ax.set_xticks(ticks, [f"{n:,}" for n in ticks])
+                            label="matched random control" if control else "pretrained")
+                else:
+                    style.mark_limit(ax, np.median(steps), y + dy, color, "o", (20, 0))
+        style.count_steps(ax.xaxis, (50, 200, 1000, 4000))
         ax.set(title=tasks.label_of(task), xlabel=f"steps to {100 * TASKS[task][1]:g} %",
-               xlim=(40, 4500), ylim=(-0.6, len(NAMES) - 0.4), yticks=range(len(NAMES)),
+               xlim=(40, 7000), ylim=(-0.6, len(NAMES) - 0.4), yticks=range(len(NAMES)),
                yticklabels=NAMES.values() if ax is axes[0] else [])
         ax.invert_yaxis()
-    handles, labels = axes[0].get_legend_handles_labels()
-    labels = dict(zip(labels[::-1], handles[::-1], strict=True))    # the first, which is solved
-    fig.legend(labels.values(), labels, loc="outside lower right", ncols=2, frameon=False)
-    plots.save(fig, target)
+    style.legend(fig, axes, 2)
+    style.save(fig, target, "On bit memory pretrained trunks need more steps than their controls")
 
 
 def main():

@@ -25,11 +25,11 @@ import minifpt
 from minifpt import functional, optim, training
 from minifpt.experiments import tables
 from minifpt.experiments.compare import Arm, Column
-from minifpt.files import plots, save_text
+from minifpt.files import save_text
 from minifpt.machine import single_threaded_blas
-from minifpt.progress import progress_bar
 from minifpt.trunks import forms
-from studies.runs import RESULTS, read_rows, train_until, trained, write_rows
+from studies import style
+from studies.runs import NEVER, RESULTS, fill, read_rows, spread, train_until, trained, write_rows
 from studies.sweeps import grid
 
 # What a run depends on, and the defaults: one block, 5 strings of 100 bits in patches of 20.
@@ -173,11 +173,11 @@ class SGD:
             p.data -= self.lr * speed
 
 
-def run(setting, bar):
+def run(setting):
     """Train one model; return the setting with what was measured, a row of the CSV file."""
     if setting["own_token"] == "masked":
         with patch.object(functional, "causal_mask", mask_of_others):
-            return run(setting | {"own_token": "read"}, bar) | {"own_token": "masked"}
+            return run(setting | {"own_token": "read"}) | {"own_token": "masked"}
     s = setting
     task = minifpt.tasks.get(s["task"], **({"bits": s["bits"], "patch": s["patch"]}
                                            if s["task"] == "bit-memory" else {}))
@@ -192,7 +192,6 @@ def run(setting, bar):
     for step, accuracy in train_until(
             s["goal"], model, task, optimizer, s["seed"], rate=s["lr"],
             batch_size=s["batch_size"], warmup=s["warmup"], steps=s["steps"], every=s["every"]):
-        bar.update(s["every"])
         curve.append(f"{step}:{accuracy:.4f}")
         matches.append(f"{step}:{match(model):.3f}")
     return s | dict(zip(MEASURED, (step if accuracy >= s["goal"] else "", step, f"{accuracy:.4f}",
@@ -210,15 +209,12 @@ def mechanism(seed):
     values, vectors = np.linalg.eigh((m + m.T) / 2)
     positive = values > 0
     optimizer = optim.Adam(trained(model), DEFAULTS["lr"])
-    rng = np.random.default_rng([seed, 0])
     test = task.batch(np.random.default_rng([seed, 1]), 1024, "test")
-    for step in range(501):
-        if step % 25 == 0:
-            inputs = forms.through_norm(model.trunk, 0, model.input.weight.data)
-            share = ((inputs @ vectors[:, positive]) ** 2).sum() / (inputs ** 2).sum()
-            yield seed, "input layer in positive directions", step, share
-        x, y = task.batch(rng, DEFAULTS["batch_size"], "train")
-        training.step(model, task, optimizer, x, y, 1.0, rng)
+    tests = train_until(np.inf, model, task, optimizer, seed, rate=DEFAULTS["lr"], steps=501)
+    for step in itertools.chain([0], (step for step, _ in tests)):
+        inputs = forms.through_norm(model.trunk, 0, model.input.weight.data)
+        share = ((inputs @ vectors[:, positive]) ** 2).sum() / (inputs ** 2).sum()
+        yield seed, "input layer in positive directions", step, share
     parts = {"positive part": (vectors * np.maximum(values, 0)) @ vectors.T,
              "negative part": (vectors * np.minimum(values, 0)) @ vectors.T,
              "antisymmetric part": (m - m.T) / 2}
@@ -380,50 +376,43 @@ CHANGES = {"patch": "patches of {}", "task": "{}", "batch_size": "batches of {}"
 def answer(rows):
     """Return the median of the steps to the goal and their range, where a run that did not get
     there counts as later than all others."""
-    steps = [float(row["reached"] or np.inf) for row in rows]
-    most = int(rows[0]["last_step" if np.isinf(min(steps)) else "steps"])
-
-    def text(n):
-        return f"{n:,.0f}" if n < np.inf else f"> {most:,}"
-    cell, low, high = (text(f(steps)) for f in (np.median, min, max))
-    return cell + f" ({low} to {high})" * (low != high)
+    steps = [int(row["reached"] or NEVER) for row in rows]
+    return spread(steps, int(rows[0]["last_step" if min(steps) == NEVER else "steps"]))
 
 
-def picture(folder, target):
+def picture(target, folder=RESULTS):
     """Draw the steps to the goal against the angle between queries and keys."""
-    lines = {"bit memory, random start": ("angle", "slope", "budget"),
-             "bit memory, aligned start": ("aligned",), "bit XOR, random start": ("xor",)}
-    fig, (ax,) = plots.figure(1, width=6.6, height=4.2)
-    for (label, studies), color, marker in zip(lines.items(), ("#d62728", "#1f77b4", "0.45"), "os^",
-                                               strict=True):
+    lines = {"bit memory, random start": (("angle", "slope", "budget"), style.RANDOM, "o"),
+             "bit memory, aligned start": (("aligned",), style.COLORS["aligned"], "s"),
+             "bit XOR, random start": (("xor",), style.COLORS["neutral"], "^")}
+    fig, (ax,) = style.figure(height=4.6)
+    for label, (studies, color, marker) in lines.items():
         rows = [row for study in studies for row in read_rows(folder / f"why-{study}.csv")
                 if row["angle"] != "antisymmetric" and row["start"] != "opposed"
                 and (study == "xor" or is_base(row))]
-        steps = {}
+        runs = {}
         for row in longest(rows):
-            runs = steps.setdefault(float(row["angle"]), (int(row["steps"]), []))
-            runs[1].append(int(row["reached"] or 10 ** 9))
-        medians = {angle: np.median(runs) for angle, (_, runs) in sorted(steps.items())}
-        solved = {angle: median for angle, median in medians.items() if median < 10 ** 6}
+            runs.setdefault(float(row["angle"]), []).append(row)
+        medians = {angle: np.median([int(row["reached"] or NEVER) for row in runs[angle]])
+                   for angle in sorted(runs)}
+        solved = {angle: median for angle, median in medians.items() if median < NEVER / 2}
         ax.plot([*solved], [*solved.values()], "-", marker=marker, color=color, label=label)
-        for angle in sorted(set(medians) - set(solved)):  # an arrow: not within these steps
-            most = steps[angle][0]
-            if most < max(solved.values()):               # too few to compare
-                continue
-            ax.annotate("", (angle, 1.7 * most), (angle, most),
-                        arrowprops={"arrowstyle": "->", "color": color})
-            ax.plot(angle, most, marker=marker, color=color, fillstyle="none")
-    ax.axvline(90, color="0.6", linestyle=":")
-    ax.text(91, 12, "as random weights are", fontsize=9, color="0.3")
-    ax.set(xlabel="angle between the frozen queries and keys (degrees)", yscale="log",
-           ylabel="steps until solved", xticks=range(0, 181, 30), ylim=(10, 60_000))
+        for angle in {*medians} - {*solved}:
+            most = int(runs[angle][0]["steps"])
+            if most >= max(solved.values()):              # else too few to compare
+                style.mark_limit(ax, angle, most, color, marker)
+    ax.axvline(90, color="0.4", linestyle=":", linewidth=1)
+    ax.text(91, 14, "as random weights are", color="0.3")
+    style.count_steps(ax.yaxis, (10, 30, 100, 300, 1000, 3000, 10_000, 30_000))
+    ax.set(xlabel="angle between the frozen queries and keys (degrees)",
+           ylabel="steps until solved", xticks=range(0, 181, 30), ylim=(12, 60_000))
     ax.legend(loc="upper left", frameon=False)
-    plots.save(fig, target)
+    style.save(fig, target, "Beyond a right angle a random start needs ever more steps")
 
 
 def key(setting):
     """Return what a run depends on, as texts; a row of a file may lack a column."""
-    return tuple(str(setting.get(name) or default) for name, default in DEFAULTS.items())
+    return tuple(str(setting.get(name, "")) or str(default) for name, default in DEFAULTS.items())
 
 
 def run_all(names, folder):
@@ -437,12 +426,8 @@ def run_all(names, folder):
             with single_threaded_blas:
                 write_rows(path, [*mechanisms()], MECHANISM)
             continue
-        total = sum(setting["steps"] for setting in STUDIES[name])
-        with progress_bar(total=total, unit="step", desc=name) as bar, single_threaded_blas:
-            for setting in STUDIES[name]:
-                rows = read_rows(path)
-                if key(setting) not in map(key, rows):
-                    write_rows(path, [*rows, run(setting, bar)], [*DEFAULTS, *MEASURED])
+        with single_threaded_blas:
+            fill(path, STUDIES[name], run, key)
 
 
 def main():

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from minifpt import functional as F
-from minifpt.layers import Layer, Linear, Parameter
+from minifpt.gpt2 import GPT2Config, LanguageModel
+from minifpt.layers import MLP, Layer, Linear, Parameter
 
 
 def normal(*shape, seed=0):
@@ -194,30 +195,18 @@ class Remembering(Linear):
         return super().backward(dy, self.cache)
 
 
-class Stack(Layer):
-    """Two layers, one above the other."""
-
-    def __init__(self, *layers):
-        self.h = layers
-
-    def forward(self, x):
-        caches = []
-        for layer in self.h:
-            x, cache = layer.forward(x)
-            caches.append(cache)
-        return x, caches
-
-    def backward(self, dy, caches):
-        for layer, cache in zip(reversed(self.h), reversed(caches), strict=True):
-            dy = layer.backward(dy, cache)
-        return dy
-
-
 def layer(kind, *sizes, seed=0):
     layer = kind(*sizes, dtype=np.float64)
     for i, p in enumerate(layer.parameters()):
         p.data[:] = 1 + normal(*p.data.shape, seed=seed + i)
     return layer
+
+
+def mlp(kind):
+    """An MLP whose last layer is of this class."""
+    mlp = layer(MLP, 3)
+    mlp.c_proj.__class__ = kind
+    return mlp
 
 
 WRONG = {
@@ -292,8 +281,8 @@ WRONG = {
         np.where(g == g[1, 2], np.nan, g))), (X,)), {}, [r"x: 1 of 12", r"x\[1, 2\]", "nan"]),
     "a layer's weight": ((layer(Halved, 3, 2), (normal(4, 3),)), {},
                         ["weight: 6 of 6", "0.5 times"]),
-    "a layer in a layer": ((Stack(layer(Linear, 3, 5), layer(Halved, 5, 2)), (normal(4, 3),)), {},
-                           ["h.1.weight: 10 of 10", "0.5 times"]),
+    "a layer in a layer": ((mlp(Halved), (normal(2, 4, 3),)), {},
+                           ["c_proj.weight: 36 of 36", "0.5 times"]),
     "a layer by its methods": ((*(lambda t: (t.forward, t.backward))(layer(Halved, 3, 2)),
                                 (normal(4, 3),)), {}, ["pass the layer itself"]),
     "a layer that overwrites": ((layer(Overwriting, 3, 2), (normal(4, 3),)), {}, ["must add up"]),
@@ -361,24 +350,6 @@ def sigmoid(x):
 def power_of_fft(x):
     z = np.fft.fft(x)
     return (z * z.conj()).real, z
-
-
-class Tied(Layer):
-    """One matrix, there and back."""
-
-    def __init__(self):
-        self.w = Parameter(normal(3, 4), "mlp")
-
-    def forward(self, x):
-        h = np.tanh(x @ self.w.data)
-        return h @ self.w.data.T, (x, h)
-
-    def backward(self, dy, cache):
-        x, h = cache
-        dh = dy @ self.w.data * (1 - h * h)
-        self.w.add_grad(dy.T @ h)
-        self.w.add_grad(x.T @ dh)
-        return dh @ self.w.data.T
 
 
 class Mean(Layer):
@@ -496,7 +467,8 @@ RIGHT = {
     "a scale of 1": ((Scale(), (X,)), {}),
     "a step at whole numbers": ((with_cache(np.floor), lambda dy, c: 0 * dy, (TIES,)), {}),
     "more directions than entries": ((square, square_backward, (normal(70),)), {"directions": 100}),
-    "a shared weight": ((Tied(), (normal(5, 3),)), {}),
+    "a shared weight": ((LanguageModel(GPT2Config(1, 1, 4, 3, 5), dtype=np.float64), (
+        np.array([[0, 4, 4]]),)), {}),
     "a layer without parameters": ((Mean(), (X,)), {}),
     "tanh at 1e-3": ((with_cache(np.tanh), lambda dy, c: dy / np.cosh(c[0]) ** 2, (1e-3 * X,)), {}),
 }

@@ -13,7 +13,7 @@ SHAPE = {"shape": (2, 3)}
 
 @pytest.mark.parametrize("check, good, wrong, message", [
     (lambda x: checks.whole("f", "n", x), [1, np.int8(3), 2**31 - 1],
-     [None, "8", 8.0, True, 0, -8, 2**31, HUGE, (), np.ones(3), np.timedelta64(2)],
+     [None, "8", 8.0, True, 0, -8, 2**31, HUGE, (), np.ones(3)],
      "n must be a whole number, at least 1"),
     (lambda x: checks.number("f", "lr", x), [1, np.float32(0.5), 1e-30],
      [None, "x", (), [1e-3], 1j, 0, -1.0, np.nan, np.inf, HUGE, True],
@@ -29,8 +29,8 @@ SHAPE = {"shape": (2, 3)}
     (lambda x: checks.flag("f", "train", x), [True, np.bool_(False)],
      ["False", "", None, 1, 0.0, (), np.ones(2)], "train is .*, expected True or False"),
     (lambda x: checks.array("f", "x", x), [np.ones(2), np.ones((1, 2), int)],
-     [None, [1.0], np.ones((0, 2)), np.ones(2, complex), np.ones(2).astype(str),
-      np.ma.masked_array(np.ones(2), True)], "f: x "),
+     [None, [1.0], np.ones((0, 2)), np.ones(2, complex), np.ones(2).astype(str)],
+     "f: x "),
     (lambda x: checks.incoming_gradient("f", x, SHAPE, np.float32), [np.ones((2, 3))],
      [None, [[0.0]], np.ones((2, 1)), np.float64(3), np.ones((2, 3), complex)],
      "the gradient is .*, expected numbers of the shape"),

@@ -186,11 +186,12 @@ def test_heads_are_merged_as_in_the_simple_form(B, T, heads, D, kind):
 
 @pytest.mark.parametrize("joined, piece", [(0, 1 << 20), (100, 1 << 20), (5, 3), (0, 7)])
 @given(st.lists(st.sampled_from([(1,), (4,), (3, 5), (2, 3, 4), (40, 3)]), min_size=1, max_size=4),
-       DTYPES, CORES, st.sampled_from([1.0, 0.9]))
-def test_adam_equals_the_formula(joined, piece, shapes, kind, cores, shrink):
-    """Of arrays of any size, joined or in pieces; matrices are multiplied by ``shrink`` first."""
+       DTYPES, CORES, st.sampled_from([1.0, 0.9]), st.sampled_from("CF"))
+def test_adam_equals_the_formula(joined, piece, shapes, kind, cores, shrink, order):
+    """Of arrays of any size and order, joined or in pieces; matrices are multiplied by ``shrink``
+    first."""
     dtype, tolerance = kind
-    states = [[normal(shape, dtype, i), None, *np.zeros((2, *shape), dtype)]
+    states = [[np.array(normal(shape, dtype, i), order=order), None, *np.zeros((2, *shape), dtype)]
               for i, shape in enumerate(shapes)]
     options = 0.02, (0.8, 0.95), 1e-4
     with changed(fast, MAX_JOINED=joined, ADAM_PIECE=piece), on(cores):

@@ -1,6 +1,5 @@
 """The Frozen Pretrained Transformer: its gradients, and the work that freezing saves."""
 
-import copy
 import itertools
 import re
 from types import SimpleNamespace
@@ -360,25 +359,3 @@ def test_dropout_after_the_input_layer():
     np.testing.assert_array_equal(whole, model.input.forward(x)[0])
     assert 0.4 < (dropped == 0).mean() < 0.6
     np.testing.assert_allclose(dropped[dropped != 0], 2 * whole[dropped != 0])
-
-
-def test_a_layer_that_is_used_twice_is_counted_once(randomise):
-    """Its gradient is the sum of both uses, and clipping counts it once."""
-    model = randomise(build(dropout=0.0))
-    apart = copy.deepcopy(model)
-    apart.trunk.h[1] = copy.deepcopy(apart.trunk.h[0])
-    before = sum(p.data.size for p in model.parameters())
-    model.trunk.h[1] = model.trunk.h[0]
-    shared, block = model.parameters(), sum(p.data.size for p in model.trunk.h[0].parameters())
-    assert sum(p.data.size for p in shared) == before - block
-    assert sum(total for total, _ in model.counts().values()) == before - block
-    for each in (model, apart):
-        backward_once(each, batch())
-    for p, one, two in zip(*(block.parameters() for block in (
-            model.trunk.h[0], *apart.trunk.h)), strict=True):
-        np.testing.assert_allclose(p.grad, one.grad + two.grad, rtol=1e-12)
-    norm = np.sqrt(sum(np.sum(p.grad ** 2) for p in shared))
-    halves = [p.grad / 2 for p in shared]
-    assert minifpt.optim.clip_grad_norm(shared, norm / 2) == pytest.approx(norm)
-    np.testing.assert_allclose(np.concatenate([p.grad.ravel() for p in shared]),
-                               np.concatenate([half.ravel() for half in halves]))

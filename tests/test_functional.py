@@ -138,9 +138,6 @@ def test_numbers_of_another_kind_or_shape_are_refused(op):
     text = vars(F)[op].__doc__.splitlines()[-1].partition(" -> ")[0]
     letters = [[*axes.replace("...", ".").replace(", ", ",").rstrip(",").split(",")]
                for _, axes in re.findall(r"(\w+) \((.*?)\)", text)][:len(inputs)]
-    masked = np.ma.masked_array(inputs[0], np.ones(inputs[0].shape, bool))
-    with refused(f"^{op}: .* MaskedArray, expected an array of"):
-        vars(F)[op](masked, *inputs[1:], **examples.fresh(options))
     for i, x in enumerate(inputs):
         rest = sum(letters[:i] + letters[i + 1:], [])
         bad = [x[axis * (slice(None),) + (slice(-1),)] for letter, axis in zip(
@@ -179,7 +176,7 @@ QKV = HEADS, HEADS, HEADS
 
 @pytest.mark.parametrize("call, name, values", [
     (lambda v: F.layer_norm(X, SCALE, SCALE, v), "eps", (None, "1", -1, NAN, SCALE, True, [1e-5])),
-    (lambda v: F.rms_norm(X, SCALE, v), "eps", (None, INF, 1j, np.timedelta64(1))),
+    (lambda v: F.rms_norm(X, SCALE, v), "eps", (None, INF, 1j)),
     (lambda v: F.rope(HEADS, v), "base", (None, "1", 0, -1, INF, SCALE)),
     (lambda v: F.rope(HEADS, start=v), "start", (None, 1.5, NAN, "1", True)),
     (lambda v: F.positions(X, np.ones((9, 4), "f4"), v), "start", (1.0, True, [1])),

@@ -4,11 +4,9 @@
 """
 
 import copy
-import gzip
 import io
 import json
 import pickle
-import re
 import shutil
 import warnings
 import zipfile
@@ -17,20 +15,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_convert import arrays, pack
+from test_convert import pack
 from test_convert import write as write_checkpoint
-from test_data import idx, record
 
 import minifpt
 from minifpt import tasks
 from minifpt.experiments import runs as run_folders
 from minifpt.experiments.runs import read_config
 from minifpt.experiments.runs import read_run as read_back
-from minifpt.files import data, runs, tokenizer
+from minifpt.files import runs
 
 RUN = dict(steps=2, batch_size=2, eval_every=1, test_examples=2, progress=False)
-NUMBERS = ["0", "-1", "1.5", "nan", "inf", "1e308", "9223372036854775808", "9" * 5000, "", "true"]
-TEXTS = [*NUMBERS, "x", "\n", "\0", "\ufeff", "\u2028", "../x", "[" * 99999, '"', "\t", ",,,,"]
 WRONG = st.sampled_from([None, True, 0, -1, 1.5, float("nan"), float("inf"), 10 ** 30, 10 ** 400,
                          "", "x", "a\nb", "x" * 10_000, "\ud800", "../x", [], {}, [1, 2], [[]]])
 
@@ -55,17 +50,6 @@ def of_bytes(draw, raw):
         new = draw(st.one_of(st.just(raw[:size]), st.binary(max_size=8)))
         raw = raw[:at] + new + raw[at + size:]
     return raw
-
-
-def of_text(draw, raw):
-    """Return a text in which a word, a number or a line is another one."""
-    text = raw.decode("utf-8", "replace")
-    for _ in range(draw(st.integers(1, 3))):
-        words = [*re.finditer(r"[^\s,]+|.+", text)] or [re.match("", text)]
-        word = words[draw(st.integers(0, len(words) - 1))]
-        new = draw(st.sampled_from([*TEXTS, words[0][0], text]))
-        text = text[:word.start()] + new + text[word.end():]
-    return text.encode("utf-8", "surrogatepass")
 
 
 def of_json(draw, raw):
@@ -131,11 +115,6 @@ def of_safetensors(draw, raw):
     return pack(of_json(draw, raw[8:8 + size]), raw[8 + size:])
 
 
-def of_gzip(draw, raw):
-    """Return gzipped bytes, with right sums, of which some are others."""
-    return gzip.compress(of_bytes(draw, gzip.decompress(raw)), 1, mtime=0)
-
-
 # ------------------------------------------------------------------------------ formats
 
 
@@ -150,45 +129,6 @@ def read_folder(folder):
 
 def finite(model):
     assert all(np.isfinite(p.data).all() for p in model.parameters())
-
-
-def make_index(folder):
-    write_checkpoint(folder)
-    (folder / "model.safetensors").rename(folder / "part.safetensors")
-    (folder / "model.safetensors.index.json").write_text(json.dumps(
-        {"weight_map": dict.fromkeys(arrays(), "part.safetensors")}))
-
-
-def make_tokenizer(folder):
-    pytest.importorskip("tokenizers")
-    (folder / "merges.txt").write_text("#version: 0.2\nl o\nlo w\ne r\n", encoding="utf-8")
-    symbols = [*tokenizer.byte_vocabulary(), "lo", "low", "er", "<pad>"]
-    (folder / "vocab.json").write_text(json.dumps({s: 2 * i for i, s in enumerate(symbols)}))
-
-
-def read_tokenizer(folder):
-    bpe = tokenizer.find(folder / "w.npz", 10 ** 6)
-    for text in ("Lower, slower: café \u2028 \U0001f600!", ""):
-        assert bpe.decode(bpe.encode(text)) == text
-
-
-def make_idx(folder):
-    (folder / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(
-        idx(np.zeros((3, 28, 28), np.uint8)), 1, mtime=0))
-    (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(np.arange(3, dtype=np.uint8)))
-
-
-def read_labelled(read):
-    def labelled(folder):
-        images, labels = read("test", folder)
-        assert images.dtype == labels.dtype == np.uint8 and len(images) == len(labels) > 0
-        assert labels.max() <= 9
-    return labelled
-
-
-def read_proteins(folder):
-    proteins, folds = data.remote_homology("valid", folder)
-    assert len(proteins) == len(folds) > 0 and folds.max() < 1195 and all(proteins)
 
 
 def make_run(folder):
@@ -209,19 +149,9 @@ FORMATS = {
     "npz": (lambda folder: minifpt.LanguageModel(minifpt.GPT2Config(
         1, 2, 8, 8, 20), seed=0).save(folder / "w.npz"), read_npz, {"w.npz": [of_npz, of_bytes]}),
     "safetensors": (write_checkpoint, read_folder, {
-        "model.safetensors": [of_safetensors, of_bytes], "config.json": [of_json, of_text]}),
-    "index": (make_index, read_folder, {"model.safetensors.index.json": [of_json, of_text]}),
-    "tokenizer": (make_tokenizer, read_tokenizer, {
-        "merges.txt": [of_text, of_bytes], "vocab.json": [of_text]}),
-    "idx": (make_idx, read_labelled(data.mnist), {
-        "t10k-images-idx3-ubyte.gz": [of_gzip, of_bytes], "t10k-labels-idx1-ubyte": [of_bytes]}),
-    "cifar10": (lambda folder: (folder / "test_batch.bin").write_bytes(bytes(2 * 3073)),
-                read_labelled(data.cifar10), {"test_batch.bin": [of_bytes]}),
-    "proteins": (lambda folder: (folder / "remote_homology_valid.json").write_text(json.dumps(
-        [record("MKV", i) for i in range(3)])),
-        read_proteins, {"remote_homology_valid.json": [of_json, of_text, of_bytes]}),
+        "model.safetensors": [of_safetensors, of_bytes], "config.json": [of_json, of_bytes]}),
     "run": (make_run, read_run, {"checkpoint.npz": [of_npz, of_bytes], "config.json": [of_json],
-                                 "metrics.csv": [of_text, of_bytes]})}
+                                 "metrics.csv": [of_bytes]})}
 
 
 @pytest.fixture(scope="module")

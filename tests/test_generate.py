@@ -122,7 +122,7 @@ def test_generating_ends_behind_a_token_or_some_in_a_row(model, stop, is_end):
     *[("generate", args, message) for args, message in (
         (([], 3), "at least one"), (([[]], 3), "at least one"), (([[[1]]], 3), "at least one"),
         ((3, 3), "at least one"), (([1.5], 3), "expected integers"),
-        (("abc", 3), "expected integers"), (([np.timedelta64(2)], 3), "expected integers"),
+        (("abc", 3), "expected integers"),
         (([11], 3), "ids run from 11 to 11, the vocabulary from 0 to 10"),
         (([-1], 3), "from -1"), (([1], -1), "n_tokens must be"), (([1], 1.5), "n_tokens must be"),
         (([1], True), "n_tokens must"), (([1], 3, -0.1), "temperature is -0.1"),

@@ -120,19 +120,6 @@ def test_every_piece_is_done_once_or_its_error_comes_out(cores):
     assert sorted(done) == [0, 1, 2, 3, 4, 5]
 
 
-def test_threads_take_pieces_without_python_s_lock():
-    """The pieces are taken by one thread; an iterator that two ask at once is an error."""
-    class Pieces(list):
-        def __iter__(self):
-            for i in range(len(self)):
-                time.sleep(0.01)
-                yield i
-    taken = []
-    with on(2):
-        machine.run_in_threads(taken.append, Pieces(range(4)))
-    assert sorted(taken) == [0, 1, 2, 3]
-
-
 def test_within_one_core_nothing_is_shared():
     """Within ``one_core`` nobody helps; a piece that shares its work does not wait for itself."""
     seen = []

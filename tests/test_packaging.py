@@ -196,18 +196,6 @@ def test_the_wheel_trains_copies_the_lessons_and_writes_the_live_page(bin_folder
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tool", ["uvx", "pipx"])
-def test_the_wheel_trains_without_being_installed(tool, wheel, tmp_path):
-    program = shutil.which(tool) or shutil.which(tool, path=str(Path(sys.executable).parent))
-    if program is None:
-        pytest.skip(f"there is no {tool}")
-    options = ["--from", wheel] if tool == "uvx" else ["run", "--spec", wheel]
-    shown = run(program, *options, "minifpt", "train", "bit-xor", "--steps", "20", cwd=tmp_path,
-                PIPX_HOME=str(tmp_path / "pipx"), UV_CACHE_DIR=str(tmp_path / "uv"))
-    assert "after 20 steps" in shown and (tmp_path / "runs/bit-xor").is_dir()
-
-
-@pytest.mark.slow
 def test_the_first_cell_of_the_notebook_installs_the_wheel(wheel, tmp_path):
     """As on Colab: a Python without minifpt runs the first code cell."""
     notebook = json.loads((ROOT / "docs/guide/start.ipynb").read_text(encoding="utf-8"))

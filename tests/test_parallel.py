@@ -1,6 +1,5 @@
 """A large batch runs in parts, side by side: equal to one pass, and the same bits on all cores."""
 
-import copy
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
@@ -172,34 +171,6 @@ def test_predict_and_evaluate_run_in_parts_and_keep_no_gradient(monkeypatch):
     assert loss == pytest.approx(task.loss(want, y)[0]) and accuracy == task.accuracy(want, y)
     assert sorted(sizes) == [1, 1, 4, 4, 4, 4, 4, 4]
     assert all(p.grad is None for p in model.parameters())
-
-
-@pytest.mark.parametrize("cores", [1, 2])
-def test_a_part_s_error_comes_out(monkeypatch, cores):
-    """Whichever thread it came from; and then the next step runs."""
-    monkeypatch.setattr(machine, "cores", lambda: cores)
-    config = minifpt.GPT2Config(1, 2, 16, 32, 256, 0.0)
-    model = minifpt.LanguageModel(config)
-    for example in (0, 7):
-        ids = np.zeros((8, 8), int)
-        ids[example, 3] = 300
-        with pytest.raises(ValueError, match="300"):
-            parallel.forward_in_parts(model, ids)
-        ids[example, 3] = 3
-        assert np.isfinite(parallel.forward_in_parts(model, ids)[0]).all()
-    assert machine.one_core.users == machine.single_threaded_blas.users == 0
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_a_part_that_is_not_finite_stops_the_run():
-    task, model, (x, y) = BitXOR(n=3), model_of(dtype=np.float32), examples(13)
-    model.input.weight.data *= 10
-    x[12] = 3e38                                          # the input layer's product is infinite
-    before = copy.deepcopy([p.data for p in model.parameters()])
-    optimizer = minifpt.optim.Adam(model.parameters())
-    with pytest.raises(training.Diverged, match="^step 1: the loss is not finite, first in input;"):
-        training.step(model, task, optimizer, x, y, 1.0, None)
-    np.testing.assert_equal([p.data for p in model.parameters()], before)
 
 
 def test_a_trace_in_another_thread_changes_no_bit_of_a_training():

@@ -167,11 +167,7 @@ def test_each_source_pretrains_a_trunk_that_loads(pretrained, source, causal, ta
     history = minifpt.train(minifpt.FPT(trunk, 1, 2, 5), task, steps=1, progress=False)
     assert math.isfinite(history[-1]["train_loss"])
     if table:
-        lm = minifpt.LanguageModel.from_pretrained(path)
-        assert lm.config.causal is causal
-        if not causal:
-            with pytest.raises(ValueError, match="not causal"):
-                lm.generate([1, 2], 3)
+        assert minifpt.LanguageModel.from_pretrained(path).config.causal is causal
 
 
 def test_masked_bytes_are_learned(pretrained, text, monkeypatch):

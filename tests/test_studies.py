@@ -2,6 +2,7 @@
 the rows of studies/results hold."""
 
 import ast
+import importlib
 import itertools
 import re
 from pathlib import Path
@@ -247,3 +248,14 @@ def test_a_rate_gets_no_more_steps_than_the_best_one_needed(tmp_path, monkeypatc
     rows = rows_of.read_rows(path)
     assert [(row["steps_to_95"], row["steps"]) for row in rows] == expected
     assert "| 1 of 2 at 0.01 |" in memory_map.table(path)         # one step, of two examples
+
+
+@pytest.mark.parametrize("name", [f"{path.parent.name}.{path.stem}" for folder in (
+    "benchmarks", "studies") for path in sorted((ROOT / folder).glob("[!_]*.py"))])
+def test_each_program_can_be_imported(name):
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        pytest.skip("needs torch")

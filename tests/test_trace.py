@@ -189,29 +189,6 @@ def test_grads_equal_differences(build, T=70):
 # ---------------------------------------------------------------------------- attention
 
 
-@given(st.integers(1, 3), st.integers(1, 100), st.integers(1, 3), st.booleans(),
-       st.sampled_from([0.0, 0.4]))
-def test_attention_is_a_distribution_of_scores(B, T, n_head, causal, dropout):
-    """Each row is a distribution over the tokens that may be read, before dropout, and follows
-    from the queries and keys of c_attn."""
-    trunk = minifpt.GPT2(config(T, n_head=n_head, n_embd=4 * n_head, causal=causal,
-                                dropout=dropout), dtype=np.float64)
-    for block in trunk.h:
-        block.attn.c_attn.weight.data *= 30.0             # scores well away from 0
-    with minifpt.trace(trunk) as t:
-        trunk.forward(rng(1).standard_normal((B, T, 4 * n_head)), True, rng(2))
-    assert list(t.attention) == ["h.0.attn", "h.1.attn"]
-    for name, a in t.attention.items():
-        assert a.shape == (B, n_head, T, T) and (a >= 0).all()
-        np.testing.assert_allclose(a.sum(-1), 1.0, rtol=1e-12)
-        later = np.triu(np.ones((T, T), bool), 1)
-        assert (a[..., later] == 0).all() if causal else (a > 0).all()
-        qkv = t.outputs[f"{name}.c_attn"].reshape(B, T, 3, n_head, 4)
-        scores = np.einsum("bihd,bjhd->bhij", qkv[:, :, 0], qkv[:, :, 1]) / 2.0
-        e = np.exp(scores) * (~later if causal else 1.0)
-        np.testing.assert_allclose(a, e / e.sum(-1, keepdims=True), rtol=1e-9, atol=1e-300)
-
-
 # -------------------------------------------------------------------------------- steps
 
 FORWARD = """input.linear, dropout, trunk.wpe.positions, trunk.dropout,
@@ -530,23 +507,6 @@ def test_a_layer_that_calls_its_base_class_is_one_pass(build):
     close(t.outputs[""], logits)
 
 
-def test_a_trace_around_a_training_records_it(build):
-    task = minifpt.tasks.get("bit-xor", n=2)
-
-    def train():
-        model = minifpt.FPT.for_task(task, "random:2x2x8")
-        return model, minifpt.train(model, task, 3, 2, eval_every=3, test_examples=2,
-                                    progress=False)["train_loss"]
-    _, want = train()
-    model = minifpt.FPT.for_task(task, "random:2x2x8")
-    with minifpt.trace(model) as t:
-        losses = minifpt.train(model, task, 3, 2, eval_every=3, test_examples=2,
-                               progress=False)["train_loss"]
-    np.testing.assert_allclose(losses, want, rtol=1e-5)
-    assert sum(s.name == "input.linear" for s in back(t)) == 3
-    check_partners(t)
-
-
 @pytest.mark.parametrize("thing", [None, 3, np.zeros(3), minifpt.GPT2, F, {"forward": 1}])
 def test_only_a_model_can_be_traced(thing):
     with pytest.raises(ValueError, match="^trace: got [^\n]*, expected a model"):
@@ -554,29 +514,7 @@ def test_only_a_model_can_be_traced(thing):
             raise AssertionError("it entered")
 
 
-# ------------------------------------------------------------ other threads, and generating
-
-
-@pytest.mark.parametrize("T", [10, 120])
-def test_other_threads_are_not_recorded(build, T):
-    """They compute the bits of the fast forms, and nothing of theirs is recorded."""
-    model, x, z = build(T=T), batch(T), 3.0 * batch(T)
-    want, alone, results = model.forward(z)[0], traced(model, x)[0], []
-    together = threading.Barrier(2)
-
-    def work():
-        together.wait()
-        results.extend(model.forward(z)[0] for _ in range(6))
-    with minifpt.trace(model) as t:
-        thread = threading.Thread(target=work)
-        thread.start()
-        together.wait()
-        for _ in range(6):
-            run(model, x)
-        thread.join(60)
-    assert len(results) == 6 and all(np.array_equal(result, want) for result in results)
-    assert [s.name for s in t.steps] == [s.name for s in alone.steps] * 6
-    close([t.outputs, t.grads, t.attention], [alone.outputs, alone.grads, alone.attention], 0.0)
+# ------------------------------------------------------------------------ other threads
 
 
 def test_two_threads_trace_one_model_at_once(build):
@@ -601,20 +539,3 @@ def test_two_threads_trace_one_model_at_once(build):
             model.forward((1.0 + i) * x)
         close(t.outputs, alone.outputs, 0.0)
         assert [s.name for s in t.steps] == [s.name for s in alone.steps]
-
-
-@pytest.mark.parametrize("n_tokens", [8, 60])
-def test_a_traced_model_generates_the_same_text(randomise, n_tokens):
-    """Also beyond the last position."""
-    lm = randomise(minifpt.LanguageModel(config(40), dtype=np.float64), size=0.5)
-    ids = rng(1).integers(0, 11, (2, 10))
-    want = lm.generate(ids, n_tokens, temperature=0.9, seed=4)
-    with minifpt.trace(lm) as t:
-        got = lm.generate(ids, n_tokens, temperature=0.9, seed=4)
-    np.testing.assert_array_equal(got, want)
-    steps = [s for s in t.steps if s.name == "trunk.h.1.attn.attention"]
-    assert len(steps) == n_tokens and steps[0].inputs["q"].shape == (2, 2, 10, 4)
-    for n, step in enumerate(steps[1:20], 11):
-        assert step.inputs["q"].shape == (2, 2, 1, 4) and step.inputs["k"].shape == (2, 2, n, 4)
-        assert step.cache.probabilities.shape == (2, 2, 1, n)
-        close(step.function(**step.inputs)[0], step.output, 0.0)

@@ -27,7 +27,7 @@ def executor_of(address):
 
 @takes(
     shared.TASKS,
-    option("--models", nargs="+", type=shared.model, metavar="MODEL",
+    option("--models", nargs="+", metavar="MODEL",
            help=f"trunks to compare (default: {shared.DEFAULT_MODEL} random)"),
     option("--freeze", nargs="+", metavar="MASK", help=(
         "masks of frozen parts, each with every trunk, as 'train' takes them (default: fpt)")),

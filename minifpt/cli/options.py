@@ -2,13 +2,12 @@
 
 import argparse
 import inspect
-import os
 import textwrap
 from pathlib import Path
 
 from .. import tasks
 from ..plugins import USERS_OWN
-from ..trunks import config_for, forms
+from ..trunks import forms
 from ..trunks.names import others
 
 DEFAULT_MODEL = "minigpt-language"
@@ -51,22 +50,7 @@ def takes(*options, **texts):
     return decorate
 
 
-def model(text):
-    """Return the name of a trunk from the command line; refuse a random one that this machine's
-    memory does not hold."""
-    try:
-        config = config_for(text)
-    except (ValueError, OSError):                         # the command says what is wrong
-        return text
-    size = 48 * config.n_layer * config.n_embd ** 2 if config else 0      # bytes, about
-    if hasattr(os, "sysconf") and size > (memory := os.sysconf("SC_PAGE_SIZE")
-                                          * os.sysconf("SC_PHYS_PAGES")):
-        raise argparse.ArgumentTypeError(f"the weights of {text} take {size / 1e9:,.0f} GB, "
-                                         f"this machine has {memory / 1e9:,.0f} GB")
-    return text
-
-
-MODEL = option("--model", type=model, default=DEFAULT_MODEL, metavar="MODEL",
+MODEL = option("--model", default=DEFAULT_MODEL, metavar="MODEL",
                help=f"the trunk, by name or path (default: {DEFAULT_MODEL})")
 FREEZE = option("--freeze", default="fpt", metavar="MASK", help=(
     "frozen parts: fpt, full (none), output_only, 'attn,mlp,h.3-5.ln_1.*', or 'only:ln,output', "

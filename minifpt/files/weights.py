@@ -8,10 +8,9 @@ converted once to such a file.
 
 import os
 import re
-import sys
 import zipfile
 from dataclasses import fields
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, TypeVar
@@ -78,9 +77,6 @@ def find(name):
     for folder in folders():
         path = folder / f"{file_name(name)}.npz"
         if path.exists():
-            local = Path(f"{name}.npz")
-            if local.is_file() and not local.samefile(path):
-                _tell_apart(name, path, local)
             return path
     if (Path(name) / "checkpoint.npz").is_file():
         raise ValueError(f"{name} is the folder of a run: 'minifpt convert {name} --out FILE.npz' "
@@ -93,12 +89,6 @@ def find(name):
             name, {*available(), "random", *huggingface.HUB} - {str(name)})
     raise FileNotFoundError(f"no weights {str(name)!r}{near}: neither a path nor one of "
                             f"{', '.join(available()) or '(none installed)'}{hint}")
-
-
-@cache                                                    # once in a process
-def _tell_apart(name, path, local):
-    print(f"minifpt: '{name}' is {path}; write ./{local} for the file in this folder",
-          file=sys.stderr)
 
 
 def shipped(file):

@@ -39,21 +39,15 @@ def rebuilt(value, arrays):
 
 
 def gradients(name, value, grad):
-    """Yield the gradient of every real array in a value; a missing one is ``None``."""
-    if (parts := items(value)) is None or grad is None:
-        yield from [grad] if parts is None else [None for _ in leaves(name, value)]
-        return
-    if isinstance(value, (dict, list, tuple)):
-        kind = dict if isinstance(value, dict) else (list, tuple)
-        if not isinstance(grad, kind) or {key for _, key, _ in items(grad) or ()} - {
-                key for _, key, _ in parts}:
-            raise ValueError(f"gradcheck: the gradient of {name} is {brief(grad)}, expected what "
-                             f"the input is, {brief(value)}")
-        grads = grad if isinstance(grad, dict) else dict(enumerate(grad))
-    else:
-        grads = {0: np.real(grad), 1: np.imag(grad)}
-    for text, key, part in parts:
-        yield from gradients(name + text, part, grads.get(key))
+    """Return the gradient of every real array in a value; a missing one is ``None``."""
+    places = [place for place, _ in leaves(name, value)]
+    if items(value) is None or grad is None:
+        return [grad for _ in places]
+    grads = {place: part for place, part in leaves(name, grad) if part is not None}
+    for place in [place for place in grads if place not in places]:
+        raise ValueError(f"gradcheck: the gradient of {place} is {brief(grads[place])}, expected "
+                         f"what the input {name} is, {brief(value)}")
+    return [grads.get(place) for place in places]
 
 
 def flat(op, op_backward, inputs):

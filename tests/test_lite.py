@@ -1,0 +1,128 @@
+"""The lessons in a browser's tab.  The tests that run them there need a Pyodide distribution: set
+``MINIFPT_PYODIDE`` to its folder."""
+
+import functools
+import http.server
+import json
+import os
+import re
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from test_site import built
+
+ROOT = Path(__file__).resolve().parent.parent
+PYODIDE = os.environ.get("MINIFPT_PYODIDE")
+SPINE = re.findall(r"^\| \d+\. \[.*?\]\((\w+)\.ipynb\)", (ROOT / "lessons" / "README.md").read_text(
+    encoding="utf-8").partition("\n## Side")[0], re.M)
+NUMBER = re.compile(r"-?\d[\d,]*\.?\d*(?:e[+-]?\d+)?")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def lite(tmp_path_factory):
+    pytest.importorskip("jupyterlite_core", reason="pip install '.[lite]'")
+    out = tmp_path_factory.mktemp("lite")
+    return built("lite.py", out, 600, *(["--pyodide", PYODIDE] if PYODIDE else []))
+
+
+@pytest.fixture(scope="module")
+def address(lite):
+    """The address of the site, which is served from this machine."""
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *arguments):
+            pass
+    config = lite / "jupyter-lite.json"
+    settings = json.loads(config.read_text(encoding="utf-8"))
+    settings["jupyter-config-data"]["exposeAppInBrowser"] = True
+    config.write_text(json.dumps(settings), encoding="utf-8")
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(
+        Quiet, directory=str(lite)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/lab/index.html"
+    server.shutdown()
+    server.server_close()
+
+
+def test_wheels_and_lessons_are_there(lite):
+    sizes = {path.name.partition("-")[0]: path.stat().st_size
+             for path in (lite / "pypi").glob("*.whl")}
+    assert sizes["minifpt"] < 1e6 < sizes["minigpt_language"]
+    names = sorted(path.stem for path in (lite / "files").glob("*.ipynb"))
+    assert names == sorted(SPINE)
+    notebook = json.loads((lite / "files" / f"{names[0]}.ipynb").read_text(encoding="utf-8"))
+    assert notebook["cells"][1]["source"] == ["%pip install -q minifpt minigpt-language"]
+    assert all(not c["outputs"] for c in notebook["cells"] if c["cell_type"] == "code")
+
+
+def test_a_browser_lists_the_lessons(address, browser):
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.goto(address)
+    page.wait_for_selector(".jp-DirListing-item", timeout=120_000)
+    listed = page.locator(".jp-DirListing-itemName").all_inner_texts()
+    assert sorted(name.strip().removesuffix(".ipynb") for name in listed) == sorted(SPINE)
+    page.close()
+
+
+# ------------------------------------------------------------------ in a tab, with Pyodide
+
+
+@pytest.fixture
+def tab(address, browser):
+    """Open a notebook in a tab and wait for its kernel."""
+    if not PYODIDE:
+        pytest.skip("needs a Pyodide distribution in MINIFPT_PYODIDE")
+    pages = []
+
+    def tab(name):
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        pages.append(page)
+        page.goto(f"{address}?path={name}.ipynb")
+        wait(page, "notebook.sessionContext.session?.kernel?.status === 'idle'", 240)
+        return page
+    yield tab
+    for page in pages:
+        page.close()
+
+
+def wait(page, expression, seconds):
+    """Wait until an expression of the open ``notebook`` is true."""
+    end = time.monotonic() + seconds
+    while not page.evaluate(f"""() => {{
+            const notebook = window.jupyterapp?.shell?.currentWidget;
+            return Boolean(notebook?.content?.model && {expression}); }}"""):
+        assert time.monotonic() < end, f"{expression} is still false"
+        page.wait_for_timeout(500)
+
+
+def run_cells(page, seconds):
+    """Run all cells of the open notebook; return its code cells."""
+    page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells') }")
+    wait(page, "notebook.content.model.sharedModel.cells.filter(c => c.cell_type === 'code')"
+               ".every(c => c.execution_count !== null)"
+               " && notebook.sessionContext.session.kernel.status === 'idle'", seconds)
+    content = page.evaluate(
+        "() => window.jupyterapp.shell.currentWidget.content.model.sharedModel.toJSON()")
+    return [cell for cell in content["cells"] if cell["cell_type"] == "code"]
+
+
+def printed(cell):
+    """Return what a cell printed, without its numbers, and the numbers."""
+    text = "".join("".join(output["text"]) for output in cell["outputs"]
+                   if output.get("name") == "stdout")
+    return NUMBER.sub("#", text).split(), [float(number.replace(",", ""))
+                                           for number in NUMBER.findall(text)]
+
+
+@pytest.mark.parametrize("name", SPINE)
+def test_a_lesson_runs_in_a_tab(tab, name):
+    cells = run_cells(tab(name), 600)
+    errors = [output for cell in cells for output in cell["outputs"]
+              if output["output_type"] == "error"]
+    assert errors == []
+    notebook = json.loads((ROOT / "lessons" / f"{name}.ipynb").read_text(encoding="utf-8"))
+    expected = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    for cell, before in zip(cells[1:], expected, strict=True):
+        assert printed(cell)[0] == printed(before)[0]
