@@ -135,7 +135,8 @@ def pictures_of(notebook):
 PICTURES = {
     "playground": ("live", "#tour=4", """async () => {
         by("acts").children[2].click();
-        while (NOTES[3].busy || running || !cut_table || dirty) await new Promise(f => setTimeout(f, 100));
+        while (NOTES[3].busy || running || !cut_table || dirty)
+            await new Promise(f => setTimeout(f, 100));
     }"""),
     "step": ("steps", "#output.linear/back", "() => toggle(0)")}
 

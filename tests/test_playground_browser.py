@@ -430,8 +430,8 @@ def test_a_picture_fills_its_screen_and_no_line_of_attention_comes_before_its_st
     for station in range(1, 12):
         go_to(tour, station)
         wait(tour, "layout")
-        lowest = tour.evaluate("""Math.max(...["flow", "legend", "chart", "sentence", "panel", "forms",
-          "points", "strip", "links", "letters"].map(by).filter(e => e.offsetHeight).map(
+        lowest = tour.evaluate("""Math.max(...["flow", "legend", "chart", "sentence", "panel",
+          "forms", "points", "strip", "links", "letters"].map(by).filter(e => e.offsetHeight).map(
           e => e.getBoundingClientRect().bottom))""")
         assert 560 < lowest <= 800 + 30 * (station == 8), station
         assert tour.evaluate("drawn_rows.some(has_lines)") == (station not in (1, 2, 3, 5, 6)) or \
@@ -505,8 +505,8 @@ def act(page, n=0):
 
 def rows(page):
     """The table of a verdict, {first cell: the other ones}."""
-    return {name: cells for name, *cells in page.evaluate(
-        "Array.from(by('judged').querySelectorAll('tr'), r => Array.from(r.cells, c => c.innerText))")}
+    return {name: cells for name, *cells in page.locator("#judged tr").evaluate_all(
+        "rows => rows.map(row => Array.from(row.cells, cell => cell.innerText))")}
 
 
 def test_the_verdicts_follow_the_run(tour):
@@ -520,7 +520,8 @@ def test_the_verdicts_follow_the_run(tour):
     assert tour.locator("#acts").inner_text().startswith("Train anew")
     assert "770 of 25,922 numbers are being" in tour.locator("#sentence").inner_text()
     go_to(tour, 3)
-    assert tour.evaluate("example.bits") == bits and not tour.locator("#strip circle.read[cx='66']").count()
+    assert tour.evaluate("example.bits") == bits
+    assert tour.locator("#strip circle.read").count() == 1                # that of the key
     assert "In 14 of twenty draws the random one is ahead" in act(tour)
     assert rows(tour) | {"draw 1, just run": ["351", "384"]} == rows(tour)      # as it was before
     assert rows(tour)["median of twenty"] == ["400", "350"]
@@ -550,7 +551,7 @@ def test_a_bit_travels_once_where_the_line_can_be_seen(visit, motion):
     act(page)
     assert page.evaluate("[example.bits[2], trip.query, trip.key]") == [1, 7, 2]
     looks = page.locator("#looking").text_content()
-    assert "machine" not in looks and looks.count("a3 ") > 2 and not page.locator("#looking").is_visible()
+    assert looks.count("a3 ") > 2 and not page.locator("#looking").is_visible()     # behind More
     wait(page, "!dirty")                                  # it has arrived, or stands still
     seen = "picture.toDataURL()"
     still = page.evaluate(seen)
@@ -628,9 +629,11 @@ def test_answers_stand_beside_each_other_at_every_width_and_zoom(visit):
             page.evaluate("layout = null; draw()")
             page.evaluate(FRAMES)
             over = page.evaluate("""() => {
-              const boxes = Array.from(answers.querySelectorAll(".answer"), a => a.getBoundingClientRect());
-              return boxes.filter((a, n) => boxes.some((b, m) => m > n && a.left < b.right - 0.5 && b.left <
-                a.right - 0.5 && a.top < b.bottom - 0.5 && b.top < a.bottom - 0.5)).length;
+              const boxes = Array.from(answers.querySelectorAll(".answer"),
+                answer => answer.getBoundingClientRect());
+              const meet = (a, b) => a.left < b.right - 0.5 && b.left < a.right - 0.5 &&
+                a.top < b.bottom - 0.5 && b.top < a.bottom - 0.5;
+              return boxes.filter((a, n) => boxes.slice(n + 1).some(b => meet(a, b))).length;
             }""")
             assert over == 0, (width, address)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (width, address)
@@ -712,12 +715,14 @@ def test_what_one_starts_stays_in_sight_on_a_small_screen(visit, width):
 
 def test_the_last_links_lead_through_the_site_or_name_commands(browser, tmp_path):
     for site, tag in (None, "div"), ("../", "a"):
-        (tmp_path / "page.html").write_text(playground.playground(tour=6, site=site), encoding="utf-8")
+        text = playground.playground(tour=6, site=site)
+        (tmp_path / "page.html").write_text(text, encoding="utf-8")
         page = browser.new_page()
         page.goto((tmp_path / "page.html").as_uri())
         wait(page, "latest !== null")
         links = page.locator(f"#links > {tag}")
-        assert links.count() == 4 and ("minifpt steps" in links.nth(1).inner_text()) == (site is None)
+        assert links.count() == 4
+        assert ("minifpt steps" in links.nth(1).inner_text()) == (site is None)
         assert site is None or links.nth(1).get_attribute("href") == "../pages/step.html"
         page.close()
 

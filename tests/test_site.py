@@ -1,10 +1,13 @@
 """The site: it builds without a warning, its links lead somewhere, and a browser can read it."""
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import child, load_module
+
+from minifpt import viewer
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.skipif(not (ROOT / "docs" / "build.py").exists(),

@@ -255,7 +255,7 @@ def test_each_switch_turns_the_first_wrong_operation_red(page, n):
 def test_the_first_screen_explains_its_words_first_and_draws_counts_in_proportion(page, steps):
     first = page.locator("#frame .two > div").first.locator("> *").first
     assert "Words on this page" in first.inner_text()
-    widths = page.evaluate("Array.from(document.querySelectorAll('#frame .bar'), b => b.offsetWidth)")
+    widths = page.locator("#frame .bar").evaluate_all("bars => bars.map(b => b.offsetWidth)")
     counts = [n for n, _ in steps.data["counts"].values()]
     assert widths == pytest.approx([190 * n / max(counts) for n in counts], abs=1.5)
 

@@ -67,7 +67,7 @@ def summary(args):
 
 
 @takes(
-    shared.TASKS, option("--model", type=shared.model, default=live.MODEL, metavar="MODEL",
+    shared.TASKS, option("--model", default=live.MODEL, metavar="MODEL",
                          help=f"frozen trunk (default: {live.MODEL}, which has two blocks)"),
     shared.FREEZE, shared.ADAPT,
     *shared.run_options("batch_size", "lr", "dropout"), shared.SEED,
