@@ -253,6 +253,8 @@ def test_a_rate_gets_no_more_steps_than_the_best_one_needed(tmp_path, monkeypatc
 @pytest.mark.parametrize("name", [f"{path.parent.name}.{path.stem}" for folder in (
     "benchmarks", "studies") for path in sorted((ROOT / folder).glob("[!_]*.py"))])
 def test_each_program_can_be_imported(name):
+    text = (ROOT / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8")
+    assert name == "benchmarks.checkers" or not re.search(r"import .*\b_\w", text)    # private
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
