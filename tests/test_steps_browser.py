@@ -257,7 +257,7 @@ def test_the_first_screen_explains_its_words_first_and_draws_counts_in_proportio
     assert "Words on this page" in first.inner_text()
     widths = page.locator("#frame .bar").evaluate_all("bars => bars.map(b => b.offsetWidth)")
     counts = [n for n, _ in steps.data["counts"].values()]
-    assert widths == pytest.approx([190 * n / max(counts) for n in counts], abs=1.5)
+    assert widths == pytest.approx([150 * n / max(counts) for n in counts], abs=1.5)
 
 
 def test_the_errors_definition_is_under_the_table(page, steps):

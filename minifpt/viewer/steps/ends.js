@@ -42,7 +42,7 @@ function homeFrame() {
       `trained.${trained < total ? " For the others no gradient is computed at all." : ""}`),
     el("table", {}, Object.entries(D.counts).map(([g, [n, t]]) => el("tr", {}, el("td", {}, g),
       el("td", {class: "n"}, count(n)), el("td", {}, el("span", {class: `bar ${t ? "t" : "f"}`,
-        style: `width:${Math.max(1, 190 * n / most)}px`})), el("td", {}, t ?
+        style: `width:${Math.max(1, 150 * n / most)}px`})), el("td", {}, t ?
         "● trained" : "▨ frozen")))),
     D.counts.pos ? el("p", {class: "texts"}, `pos counts the ${D.tokens} positions that are used.`) : null,
     D.unseen.length ? el("p", {}, `The trunk's own code reads ${D.unseen.join(", ")}: what it ` +
