@@ -39,9 +39,9 @@ MATHJAX_SHA256 = "1b9c0a1c44df864e915690558e72adb9cc5203360daefd385084ced3b6c64c
 PAGES = ("RESULTS.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md", "lessons/*.md",
          "lessons/[0-9]*.ipynb", "minifpt/viewer/live/tour.md", "weights/README.md",
          "benchmarks/README.md", "studies/*.md", "README.md")
-FILES = ("docs/**/*.png", "docs/**/*.ipynb", "benchmarks/*.py", "studies/*.py", "studies/*.csv",
-         "weights/*.png", "weights/*.csv", "tests/extend/*.py", "tests/gradient_cases.py",
-         "lessons/solutions/*.py", "CITATION.cff", ".github/workflows/*.yml")
+FILES = ("docs/**/*.png", "minifpt/*.py", "docs/**/*.ipynb", "benchmarks/*.py",
+         "studies/*.py", "studies/*.csv", "weights/*.png", "weights/*.csv",
+         "tests/extend/*.py", "tests/gradient_cases.py", "lessons/solutions/*.py", "CITATION.cff", ".github/workflows/*.yml")
 API = {"tasks": "Tasks", "fpt": "The frozen pretrained transformer", "gpt2": "GPT-2",
        "layers": "Layers", "functional": "Operations and their gradients", "freeze": "Freezing",
        "training": "Training", "optim": "Optimisers", "tracing": "Tracing",
