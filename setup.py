@@ -7,7 +7,15 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
-HOME = os.environ.get("MINIFPT_HOME", "")                 # https://HOST/OWNER/NAME, from a release
+HOME = os.environ.get("MINIFPT_HOME", "")                 # the repository's, from a workflow
+HOST = re.fullmatch(r"https://github\.com/([^/]+)/([^/]+)", HOME)
+URLS = {"Paper": "https://arxiv.org/abs/2103.05247"}
+if HOME:
+    URLS["Source"] = HOME
+if HOST:
+    URLS["Documentation"] = f"https://{HOST[1]}.github.io/{HOST[2]}/"
+TESTS = f"{HOME}/actions/workflows/test.yml"
+BADGE = f"[![tests]({TESTS}/badge.svg)]({TESTS})\n\n" if HOST else ""
 
 
 class BuildPy(build_py):
@@ -35,11 +43,12 @@ setup(
     version=re.search(r'^__version__ = "(.*)"', read("minifpt/__init__.py"), re.M)[1],
     description="A GPT-2 in plain NumPy, every gradient by hand, that reproduces "
                 "'Pretrained Transformers as Universal Computation Engines'",
-    long_description=re.sub(r"\]\((?!https?://)(.*?)\)", with_host, read("README.md")),
+    long_description=BADGE + re.sub(r"\]\((?!https?://)(.*?)\)", with_host, read("README.md")),
     long_description_content_type="text/markdown",
-    author="the minifpt authors", license="MIT", license_files=["LICENSE"],
+    author=re.search('- name: "(.*)"', read("CITATION.cff"))[1],
+    license="MIT", license_files=["LICENSE"],
     keywords="transformer GPT-2 NumPy backpropagation gradients frozen pretrained teaching",
-    project_urls={"Paper": "https://arxiv.org/abs/2103.05247"} | ({"Source": HOME} if HOME else {}),
+    project_urls=URLS,
     python_requires=">=3.11",
     packages=["minifpt", *(f"minifpt.{name}" for name in (
         "cli", "exercises", "experiments", "files", "gradients", "lessons", "pretrained", "reports",
@@ -47,7 +56,7 @@ setup(
     # Weights and lessons are beside the package in a clone and inside it when installed.
     package_dir={"minifpt.pretrained": "weights", "minifpt.lessons": "lessons"},
     package_data={"minifpt": ["py.typed"], "minifpt.pretrained": ["*.npz", "*.txt"],
-                  "minifpt.viewer": ["*.js", "*/*.html", "*/*.css", "*/*.js", "*/*.md"],
+                  "minifpt.viewer": ["*.js", "*/*.html", "*/*.css", "*/*.js", "*/*.json", "*/*.md"],
                   "minifpt.lessons": ["*.ipynb", "solutions/*.py"]},
     cmdclass={"build_py": BuildPy},
     install_requires=["numpy>=2.0", "scipy>=1.13", "matplotlib>=3.8.4", "tqdm>=4.60"],

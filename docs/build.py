@@ -1,5 +1,7 @@
 """Build the site: ``python docs/build.py [OUT]`` (default: ``site/``).
 
+``--pictures`` takes the pictures of the two pages again, which needs playwright and Chromium.
+
 Needs ``pip install '.[docs]'``, and a network once: MathJax is fetched from npm, compared with
 its checksum and kept in the cache folder, so that the finished site needs no network.  The pages
 keep their places of the repository, so that links work on both.  Warnings are errors, and
@@ -17,7 +19,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -31,15 +32,17 @@ sys.path.insert(0, str(ROOT))
 import minifpt  # noqa: E402
 from minifpt import cli  # noqa: E402
 from minifpt.files import cache_folder, write_beside  # noqa: E402
+from minifpt.viewer.live import playground  # noqa: E402
 
 MATHJAX = "https://registry.npmjs.org/mathjax/-/mathjax-3.2.2.tgz"
 MATHJAX_SHA256 = "1b9c0a1c44df864e915690558e72adb9cc5203360daefd385084ced3b6c64c09"
 PAGES = ("RESULTS.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md", "lessons/*.md",
          "lessons/[0-9]*.ipynb", "minifpt/viewer/live/tour.md", "weights/README.md",
          "benchmarks/README.md", "studies/*.md", "README.md")
-FILES = ("docs/**/*.png", "docs/**/*.ipynb", "benchmarks/*.py", "studies/*.py", "studies/*.csv",
-         "weights/*.png", "weights/*.csv", "tests/extend/*.py", "tests/gradient_cases.py",
-         "lessons/solutions/*.py", "CITATION.cff", ".github/workflows/*.yml")
+FILES = ("docs/**/*.png", "minifpt/*.py", "docs/**/*.ipynb", "benchmarks/*.py",
+         "studies/*.py", "studies/*.csv", "weights/*.png", "weights/*.csv",
+         "tests/extend/*.py", "tests/gradient_cases.py", "lessons/solutions/*.py",
+         "CITATION.cff", ".github/workflows/*.yml")
 API = {"tasks": "Tasks", "fpt": "The frozen pretrained transformer", "gpt2": "GPT-2",
        "layers": "Layers", "functional": "Operations and their gradients", "freeze": "Freezing",
        "training": "Training", "optim": "Optimisers", "tracing": "Tracing",
@@ -128,30 +131,71 @@ def pictures_of(notebook):
             if "image/png" in output.get("data", {})]
 
 
-def screenshot(command, picture):
-    """Take a picture of the page that a command of minifpt writes, with headless Chromium; return
-    whether there is one."""
+# Each picture of a page: the folder of its sources in minifpt/viewer, and what is done before it is
+# taken.
+PICTURES = {
+    "playground": ("live", "#tour=4", """async () => {
+        by("acts").children[2].click();
+        while (NOTES[3].busy || running || !cut_table || dirty)
+            await new Promise(f => setTimeout(f, 100));
+    }"""),
+    "step": ("steps", "#output.linear/back", "() => toggle(0)")}
+
+
+def sources(folder):
+    """Return a checksum of all that makes a page of the viewer, to find a picture that is older."""
+    viewer = ROOT / "minifpt" / "viewer"
+    paths = [path for path in sorted((viewer / folder).iterdir())
+             if path.suffix in (".js", ".css", ".html", ".md", ".json")]
+    text = "".join(path.read_text(encoding="utf-8") for path in [viewer / "common.js", *paths])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def stale_pictures():
+    """Return the names of the pictures in docs/ that were taken of older pages."""
+    from PIL import Image
+    stale = []
+    for name, (folder, *_) in PICTURES.items():
+        with Image.open(ROOT / "docs" / f"{name}.png") as picture:
+            if picture.text.get("sources") != sources(folder):
+                stale.append(name)
+    return stale
+
+
+def take_pictures():
+    """Take the pictures of pages again, with Chromium and playwright."""
+    from PIL import Image, PngImagePlugin
+    from playwright.sync_api import sync_playwright
     chromium = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
-    if chromium is None:
-        print(f"no Chromium is installed: the gallery has no picture of minifpt {command[0]}")
-        return False
-    with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder) / "page.html"
-        if cli.main([*command, "--out", page]):
-            raise ValueError(f"minifpt {command[0]} failed")
-        subprocess.run([chromium, "--headless", "--no-sandbox", "--hide-scrollbars",
-                        "--window-size=1280,800", "--virtual-time-budget=5000",
-                        f"--screenshot={picture}", page.as_uri()],
-                       check=True, capture_output=True, timeout=120)
-    return True
+    with tempfile.TemporaryDirectory() as work, sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        write_pages(Path(work))
+        for name, (folder, address, script) in PICTURES.items():
+            page = browser.new_page(viewport={"width": 1280, "height": 800})
+            page.goto((Path(work) / f"{name}.html").as_uri() + address)
+            page.wait_for_timeout(2000)                   # the first step is there
+            page.evaluate(script)
+            page.wait_for_timeout(1000)
+            picture = Image.open(io.BytesIO(page.screenshot())).convert("P", palette=Image.ADAPTIVE)
+            remark = PngImagePlugin.PngInfo()
+            remark.add_text("sources", sources(folder))
+            picture.save(ROOT / "docs" / f"{name}.png", pnginfo=remark, optimize=True)
+        browser.close()
+
+
+def write_pages(folder):
+    """Write the live page, whose last station links the site around it, and the page of a step."""
+    page = playground(site="../")
+    (folder / "playground.html").write_text(page, encoding="utf-8")
+    if cli.main(["steps", "bit-xor", "--out", folder / "step.html", "--force"]):
+        raise ValueError("minifpt steps failed")
 
 
 def gallery(stage):
     """Pictures, each a link: the live page, results, the largest picture of each lesson."""
-    cards = [("The live page", "playground.png", "live.md")]
+    cards = [("The live page", "playground.png", "live.md"),
+             ("One training step", "step.png", "step.md")]
     (stage / "docs" / "gallery").mkdir()
-    if screenshot(["steps", "bit-xor"], stage / "docs" / "gallery" / "step.png"):
-        cards.append(("One training step", "gallery/step.png", "step.md"))
     cards += [(TITLES.get(path.stem, path.stem.replace("-", " ")),
                os.path.relpath(path, stage / "docs"), "../RESULTS.md")
               for path in sorted((stage / "docs" / "results").glob("*.png"))]
@@ -260,10 +304,7 @@ def build(out):
             return ["Sphinx reported problems, see above"]
         shutil.copytree(f"{work}/build/html", out, dirs_exist_ok=True)
     (out / "pages").mkdir(exist_ok=True)
-    for argv in (["playground", "--out", out / "pages" / "playground.html"],
-                 ["steps", "bit-xor", "--out", out / "pages" / "step.html"]):
-        if cli.main([*argv, "--force"]):
-            return [f"minifpt {argv[0]} failed"]
+    write_pages(out / "pages")
     (out / "index.html").write_text(
         '<!doctype html><meta charset="utf-8"><title>minifpt</title>'
         '<meta http-equiv="refresh" content="0; url=docs/index.html">'
@@ -322,7 +363,12 @@ def check(out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", nargs="?", type=Path, default=ROOT / "site")
-    out = parser.parse_args().out.resolve()
+    parser.add_argument("--pictures", action="store_true",
+                        help="take docs/playground.png and docs/step.png again, no site")
+    args = parser.parse_args()
+    if args.pictures:
+        return take_pictures()
+    out = args.out.resolve()
     problems = build(out)
     print("\n".join(problems) or f"{out}: open index.html")
     return int(bool(problems))

@@ -1,9 +1,12 @@
 """Settings of the site; ``docs/build.py`` lays out the pages and calls Sphinx with them."""
 
+import re
+from pathlib import Path
+
 import minifpt
 
 project = "minifpt"
-author = "the minifpt authors"
+author = re.search('- name: "(.*)"', Path("CITATION.cff").read_text(encoding="utf-8"))[1]
 version = release = minifpt.__version__
 root_doc = "docs/index"
 

@@ -241,9 +241,9 @@ def assert_a_mask_only_takes_away(model, x, full):
         np.testing.assert_equal(grad, full[name] if name in trained else None, name)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser():
-    """Headless Chromium, by playwright."""
+    """Headless Chromium, by playwright, one for all tests."""
     chromium = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     if chromium is None:

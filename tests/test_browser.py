@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,15 +15,12 @@ import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "killpg"),
                                                    reason="needs POSIX signals")]
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
 
 
 @pytest.fixture
 def lab(tmp_path):
     """``minifpt lessons`` as a user starts it, except for the port and the token; its URL."""
     pytest.importorskip("jupyterlab", reason="needs JupyterLab: pip install '.[lessons]'")
-    if CHROMIUM is None:
-        pytest.skip("no Chromium or Chrome is installed")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -53,37 +49,35 @@ def lab(tmp_path):
         server.communicate(timeout=20)
 
 
-def test_first_lesson_runs_in_jupyterlab(lab):
+def test_first_lesson_runs_in_jupyterlab(lab, browser):
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     url, folder = lab
     first = min(folder.glob("*.ipynb"))
-    with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1280, "height": 1000})
-        page.goto(f"{url}/lab/tree/{first.name}")
-        page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=90_000)
-        assert page.locator(".jp-Notebook .jp-OutputArea-output").count() == 0
-        idle = '.jp-Notebook-ExecutionIndicator[data-status="idle"]'
-        page.wait_for_selector(idle, timeout=90_000)      # the kernel is up
-        for _ in range(5):                                # a busy page may miss a click
-            page.get_by_role("menuitem", name=re.compile("^Run$")).click()
-            page.wait_for_timeout(1000)                   # the menu opens
-            page.get_by_text(re.compile("^Run All Cells$")).click()
-            try:
-                page.wait_for_selector(".jp-OutputArea-output", timeout=40_000)
-                break
-            except playwright.TimeoutError:
-                page.keyboard.press("Escape")             # closes a menu that is still open
-        # Finished: the kernel is idle again, and there is a figure.
-        deadline = time.time() + 480                      # a busy machine
-        while time.time() < deadline:
-            if page.locator(idle).count() and page.locator(".jp-OutputArea-output img").count():
-                break
-            time.sleep(1)
-        assert page.locator(".jp-OutputArea-output img").count() >= 1
-        assert page.locator(
-            '.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.error"]').count() == 0
-        browser.close()
+    page = browser.new_page(viewport={"width": 1280, "height": 1000})
+    page.goto(f"{url}/lab/tree/{first.name}")
+    page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=90_000)
+    assert page.locator(".jp-Notebook .jp-OutputArea-output").count() == 0
+    idle = '.jp-Notebook-ExecutionIndicator[data-status="idle"]'
+    page.wait_for_selector(idle, timeout=90_000)      # the kernel is up
+    for _ in range(5):                                # a busy page may miss a click
+        page.get_by_role("menuitem", name=re.compile("^Run$")).click()
+        page.wait_for_timeout(1000)                   # the menu opens
+        page.get_by_text(re.compile("^Run All Cells$")).click()
+        try:
+            page.wait_for_selector(".jp-OutputArea-output", timeout=40_000)
+            break
+        except playwright.TimeoutError:
+            page.keyboard.press("Escape")             # closes a menu that is still open
+    # Finished: the kernel is idle again, and there is a figure.
+    deadline = time.time() + 480                      # a busy machine
+    while time.time() < deadline:
+        if page.locator(idle).count() and page.locator(".jp-OutputArea-output img").count():
+            break
+        time.sleep(1)
+    assert page.locator(".jp-OutputArea-output img").count() >= 1
+    assert page.locator(
+        '.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.error"]').count() == 0
+    page.close()
 
 
 def test_without_jupyterlab_the_command_says_what_to_install(tmp_path, monkeypatch, capsys):

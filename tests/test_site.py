@@ -1,10 +1,13 @@
 """The site: it builds without a warning, its links lead somewhere, and a browser can read it."""
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import child, load_module
+
+from minifpt import viewer
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.skipif(not (ROOT / "docs" / "build.py").exists(),
@@ -64,6 +67,15 @@ def test_the_published_site_links_binder_and_colab(builder, monkeypatch):
     assert "](https://colab.research.google.com/github/owner/name/" in links
 
 
+def test_the_pictures_of_pages_are_of_the_pages_of_today(builder):
+    assert builder.stale_pictures() == [], "python docs/build.py --pictures"
+
+
+def test_a_picture_of_an_older_page_is_found(builder, monkeypatch):
+    monkeypatch.setattr(builder, "sources", lambda folder: "of another page")
+    assert builder.stale_pictures() == ["playground", "step"]
+
+
 @pytest.mark.slow
 def test_every_page_of_the_repository_is_there(site):
     for lesson in (ROOT / "lessons").glob("[0-9]*.ipynb"):
@@ -71,6 +83,8 @@ def test_every_page_of_the_repository_is_there(site):
         assert "cell_output" in page, lesson              # the stored outputs
     assert "minifpt gradcheck" in (site / "docs/reference.html").read_text(encoding="utf-8")
     assert (site / "searchindex.js").stat().st_size > 10_000
+    links = re.findall(r'"([\w/]+\.html)"', viewer.read("live/tour.js"))      # of the last station
+    assert len(links) == 4 and all((site / link).exists() for link in links)
 
 
 @pytest.mark.slow

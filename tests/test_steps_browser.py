@@ -82,7 +82,7 @@ def test_from_the_first_frame_to_the_last_with_the_key(page, steps):
     assert title(page) == "Adam"
 
 
-def test_the_short_path_has_twelve_screens_with_words_and_addresses(page):
+def test_the_short_path_has_twelve_screens_with_words_and_addresses(page, steps):
     page.evaluate("state.all = false; render()")
     seen = []
     for _ in range(12):
@@ -97,8 +97,10 @@ def test_the_short_path_has_twelve_screens_with_words_and_addresses(page):
     page.goto(page.url.split("#")[0] + "#trunk.h.1.attn.attention/back")
     page.reload()
     assert page.locator("#frame h2").inner_text() == "attention of block 2, backward"
-    page.get_by_role("button", name=re.compile("All .* screens")).click()
+    page.get_by_role("button", name=f"All {len(steps.data['steps'])} operations").click()
     assert page.get_by_role("button", name="The short path of 12").count() == 1
+    assert f"operation {page.evaluate('frames[state.at].i') + 1} of {len(steps.data['steps'])}" in (
+        page.locator(".top").inner_text())
 
 
 def test_blocks_fold_and_the_keys_jump_over_them(page):
@@ -233,7 +235,9 @@ def test_each_switch_turns_the_first_wrong_operation_red(page, n):
     told = page.locator("#breaks p").inner_text()
     assert told.startswith(f"The fault: {switch.inner_text()} in ") and "First red" in told
     assert "they run the faulty line, or receive a wrong gradient" in told
-    assert "What you see here (matrices" in page.locator("#frame .fault").inner_text()
+    assert "those of the step without the fault" in page.locator("#frame .fault").inner_text()
+    marks = page.locator("#frame figcaption .tag.right")
+    assert marks.count() == page.locator("#frame figure canvas").count() > 0
     assert page.locator(".source .put").count() >= 1 and page.locator(".source .cut").count() == 1
     assert "With the fault its gradient is wrong" in page.locator("#frame").inner_text()
     assert ("✗ Gradient check: wrong" in page.locator("#frame").inner_text()) == (n in (0, 2))
@@ -245,6 +249,15 @@ def test_each_switch_turns_the_first_wrong_operation_red(page, n):
     assert title(page).startswith("What goes in")         # where the reader was
     assert switch.get_attribute("aria-checked") == "false"
     assert page.locator("#ribbon .first, #ribbon .wrong").count() == 0
+    assert marks.count() == 0
+
+
+def test_the_first_screen_explains_its_words_first_and_draws_counts_in_proportion(page, steps):
+    first = page.locator("#frame .two > div").first.locator("> *").first
+    assert "Words on this page" in first.inner_text()
+    widths = page.locator("#frame .bar").evaluate_all("bars => bars.map(b => b.offsetWidth)")
+    counts = [n for n, _ in steps.data["counts"].values()]
+    assert widths == pytest.approx([150 * n / max(counts) for n in counts], abs=1.5)
 
 
 def test_the_errors_definition_is_under_the_table(page, steps):

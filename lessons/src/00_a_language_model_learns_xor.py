@@ -16,7 +16,7 @@
 #
 # **The question:** Is it the reading?
 #
-# In the live page: [stations 1 to 4](../minifpt/viewer/live/tour.md) of its tour, or
+# In the live page: [stations 1 to 3](../minifpt/viewer/live/tour.md) of its tour, or
 # `minifpt.viewer.tour(1)` in a cell here.
 #
 # A cell with `guess = ...` asks you for an answer before you run the next cell. Put it there.

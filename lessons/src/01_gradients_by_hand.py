@@ -16,8 +16,8 @@
 #
 # **The question:** Which way does a weight move?
 #
-# In the live page: [station 11](../minifpt/viewer/live/tour.md) of its tour, or
-# `minifpt.viewer.tour(11)` in a cell here.
+# In the live page: [station 5](../minifpt/viewer/live/tour.md) of its tour, or
+# `minifpt.viewer.tour(5)` in a cell here.
 #
 # You need a derivative and a matrix product; [lesson 23](23_before_the_first.ipynb) checks both.
 

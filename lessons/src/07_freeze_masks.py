@@ -15,8 +15,8 @@
 #
 # **The question:** What does freezing save?
 #
-# In the live page: [stations 3 and 6](../minifpt/viewer/live/tour.md) of its tour, or
-# `minifpt.viewer.tour(3)` in a cell here.
+# In the live page: [stations 1 and 7](../minifpt/viewer/live/tour.md) of its tour, or
+# `minifpt.viewer.tour(7)` in a cell here.
 #
 # You need [lesson 6](06_gpt2_whole.ipynb).
 

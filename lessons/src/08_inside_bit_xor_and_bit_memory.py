@@ -16,8 +16,8 @@
 #
 # **The question:** Does looking matter?
 #
-# In the live page: [stations 5 and 7](../minifpt/viewer/live/tour.md) of its tour, or
-# `minifpt.viewer.tour(5)` in a cell here.
+# In the live page: [stations 4 and 8](../minifpt/viewer/live/tour.md) of its tour, or
+# `minifpt.viewer.tour(4)` in a cell here.
 #
 # You need lessons [0](00_a_language_model_learns_xor.ipynb) and [4](04_self_attention.ipynb).
 

@@ -15,8 +15,8 @@
 #
 # **The question:** How sure is a difference?
 #
-# In the live page: [station 10](../minifpt/viewer/live/tour.md) of its tour, or
-# `minifpt.viewer.tour(10)` in a cell here.
+# In the live page: [station 11](../minifpt/viewer/live/tour.md) of its tour, or
+# `minifpt.viewer.tour(11)` in a cell here.
 #
 # You need lessons [0](00_a_language_model_learns_xor.ipynb) and
 # [2](02_softmax_and_cross_entropy.ipynb).

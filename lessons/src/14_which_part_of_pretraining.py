@@ -11,8 +11,8 @@
 # - swap parts between two trunks, and ask which part is enough;
 # - plan a study of your own, and run it.
 #
-# In the live page: [station 4](../minifpt/viewer/live/tour.md) of its tour, or
-# `minifpt.viewer.tour(4)` in a cell here.
+# In the live page: [station 3](../minifpt/viewer/live/tour.md) of its tour, or
+# `minifpt.viewer.tour(3)` in a cell here.
 #
 # You need lessons [8](08_inside_bit_xor_and_bit_memory.ipynb) and [13](13_transfer.ipynb).
 

@@ -10,8 +10,8 @@
 # - say why a falling loss does not prove that a gradient is right;
 # - train a frozen GPT-2 on your own mathematics until it computes XOR.
 #
-# In the live page: [station 11](../minifpt/viewer/live/tour.md) of its tour, or
-# `minifpt.viewer.tour(11)` in a cell here.
+# In the live page: [station 5](../minifpt/viewer/live/tour.md) of its tour, or
+# `minifpt.viewer.tour(5)` in a cell here.
 #
 # You need lessons [1](01_gradients_by_hand.ipynb) to [6](06_gpt2_whole.ipynb). Writing the whole
 # file takes a weekend.

@@ -11,8 +11,8 @@
 # - check what you found by muting, against a fair control;
 # - name a part that a patch cannot see.
 #
-# In the live page: [station 5](../minifpt/viewer/live/tour.md) of its tour, or
-# `minifpt.viewer.tour(5)` in a cell here.
+# In the live page: [station 4](../minifpt/viewer/live/tour.md) of its tour, or
+# `minifpt.viewer.tour(4)` in a cell here.
 #
 # You need lessons [4](04_self_attention.ipynb) and [8](08_inside_bit_xor_and_bit_memory.ipynb).
 

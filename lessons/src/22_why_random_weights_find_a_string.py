@@ -17,8 +17,8 @@
 #
 # **The question:** Why can random weights find a string?
 #
-# In the live page: [stations 8 and 9](../minifpt/viewer/live/tour.md) of its tour, or
-# `minifpt.viewer.tour(8)` in a cell here.
+# In the live page: [stations 9 and 10](../minifpt/viewer/live/tour.md) of its tour, or
+# `minifpt.viewer.tour(9)` in a cell here.
 #
 # You need lessons [4](04_self_attention.ipynb) and [8](08_inside_bit_xor_and_bit_memory.ipynb).
 

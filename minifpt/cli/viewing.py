@@ -67,7 +67,9 @@ def summary(args):
 
 
 @takes(
-    shared.TASKS, shared.MODEL, shared.FREEZE, shared.ADAPT,
+    shared.TASKS, option("--model", default=live.MODEL, metavar="MODEL",
+                         help=f"frozen trunk (default: {live.MODEL}, which has two blocks)"),
+    shared.FREEZE, shared.ADAPT,
     *shared.run_options("batch_size", "lr", "dropout"), shared.SEED,
     shared.out_option("page to write", "TASK-step.html"),
     option("--differences", type=int, default=60, metavar="N",

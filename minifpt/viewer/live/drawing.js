@@ -12,7 +12,7 @@ const HEADS = ["--head-1", "--head-2", "--head-3", "--head-4"];
 const LANES = ["--lane-1", "--lane-2", "--lane-3"], DASHES = [[], [7, 3], [2, 3]];
 // Of a trunk in the race; where all have turned keys, that of the patterns it starts in, or grey.
 const lane_color = n => !models[n] || models.some(m => m.kind !== "turned") ? LANES[n] :
-  LANES[{opposed: 0, aligned: 1, drawn: 2}[models[n].start]];
+  {opposed: "--minus", aligned: "--plus", drawn: "--lane-3"}[models[n].start];
 
 let table = null;                          // 511 colours, of -1 to 1
 const color_table = () => Array.from({length: 511}, (_, i) =>
@@ -48,9 +48,10 @@ function strips(g, values, C, lefts, y, width, height) {
   });
 }
 
-// The whole flow.  `rows` are {kind, output, cache, top, height} from the top down; `look` is a
-// token whose attention is drawn alone, or null; `cuts` are pairs [query, key].
-function draw_flow(canvas, rows, cache, {tokens, width, height, look, heads, read, cuts}) {
+// The whole flow.  `rows` are {kind, output, cache, top, size} from the top down; `look` is a
+// token whose attention is drawn alone, or null; `cuts` are pairs [query, key]; `trip` is a bit that
+// travels, {query, key, bit, at}, with `at` from 0 to 1, or null.
+function draw_flow(canvas, rows, cache, {tokens, width, height, look, heads, read, cuts, trip}) {
   const g = draw_on(canvas, width, height), column = width / tokens;
   const middle = t => (t + 0.5) * column, w = Math.min(column - 6, 84);
   const soft = paint("--soft"), stream = paint("--stream");
@@ -61,8 +62,8 @@ function draw_flow(canvas, rows, cache, {tokens, width, height, look, heads, rea
     g.beginPath(); g.moveTo(middle(t), 0); g.lineTo(middle(t), cut ? height : height - 30); g.stroke();
   }
   for (const row of rows) {
-    const y = row.top, h = row.height;
-    if (row.kind === "attention") {
+    const y = row.top, h = row.size;
+    if (has_lines(row)) {
       attention_lines(g, cache[row.cache].probabilities, {y, h, width, middle, look, heads, cuts});
     } else if (row.output) {
       const values = cache.outputs[row.output], read_here = values.shape[1];
@@ -70,6 +71,37 @@ function draw_flow(canvas, rows, cache, {tokens, width, height, look, heads, rea
       strips(g, values, values.length / read_here, lefts, y + 4, w, h - 8);
     }
   }
+  if (trip) draw_trip(g, rows.filter(has_lines), cache, trip, {middle, height, cuts});
+}
+
+// A token's bit on its way: down its column, along the strongest line to the token that looks, and down
+// to its answer; a cut stops it.
+function draw_trip(g, rows, cache, {query, key, bit, at}, {middle, height, cuts}) {
+  const lines = rows.flatMap(row => {
+    const {probabilities} = cache[row.cache], [, H, T] = probabilities.shape;
+    return Array.from({length: H}, (_, head) => ({row, p: probabilities[(head * T + query) * T + key]}));
+  });
+  const {row, p} = lines.reduce((a, b) => b.p > a.p ? b : a), is_stopped = cuts.some(([q, k]) => q === query && k === key);
+  if (p < 0.25 && !is_stopped) return;     // it does not look there
+  const [x, to, y, h] = [middle(key), middle(query), row.top, row.size];
+  const place = s => {                     // of a share of the way: a quarter down, half along the line
+    if (s < 0.25) return [x, 4 * s * y];
+    if (s > 0.75) return [to, y + h + 4 * (s - 0.75) * (height - y - h)];
+    const u = 2 * s - 0.5, bend = (a, b, c, d) => (1 - u) ** 3 * a + 3 * u * (1 - u) ** 2 * b + 3 * u * u * (1 - u) * c + u ** 3 * d;
+    return [bend(x, x, to, to), bend(y + 2, y + 0.45 * h, y + 0.55 * h, y + h - 2)];
+  };
+  const end = Math.min(at, is_stopped ? 0.47 : 1), [left, top] = place(end);
+  g.strokeStyle = paint("--ink");
+  g.lineWidth = 3;
+  g.beginPath();
+  for (let n = 0; n <= 60; n++) g.lineTo(...place(end * n / 60));
+  g.stroke();
+  g.fillStyle = paint(bit ? "--one" : "--zero");
+  g.beginPath(); g.arc(left, Math.min(top, height - 13), 12, 0, 7); g.fill(); g.stroke();
+  g.fillStyle = paint(bit ? "--on-one" : "--ink");
+  g.font = `700 15px ${paint("--mono")}`;
+  g.textAlign = "center";
+  g.fillText(bit, left, Math.min(top, height - 13) + 5);
 }
 
 function attention_lines(g, probabilities, {y, h, width, middle, look, heads, cuts}) {
@@ -123,8 +155,8 @@ function attention_lines(g, probabilities, {y, h, width, middle, look, heads, cu
 // Accuracy above, loss below, against steps; where a block's keys are turned, its match instead of
 // the loss. `lanes` are {curve}, lists of [step, loss, accuracy, match]; `earlier` are runs before
 // this one, {label, lanes}, drawn thin.
-function draw_curves(canvas, lanes, {chance, floor}, width, earlier) {
-  const height = 196, left = 46, right = width - 8;
+function draw_curves(canvas, lanes, {chance, floor}, [width, height], earlier) {
+  const middle = Math.round(0.6 * height), left = 46, right = width - 8;
   const g = draw_on(canvas, width, height), end = curve => curve[curve.length - 1];
   const before = earlier.map(({label, lanes: [{curve}]}) => ({label, curve}));
   const steps = Math.max(200, ...[...lanes, ...before].map(({curve}) => end(curve)[0]));
@@ -132,11 +164,11 @@ function draw_curves(canvas, lanes, {chance, floor}, width, earlier) {
   const most = Math.max(0.8, ...losses.map(v => Math.min(v, 3))), low = Math.min(chance, 0.6) - 0.15;
   const has_match = lanes.every(({curve}) => end(curve)[3] !== null);
   const panels = [
-    {title: `right answers (${percent(chance)}: ${floor})`, top: 20, bottom: 112, value: p => (p[2] - low) / (1 - low),
+    {title: `right answers (${percent(chance)}: ${floor})`, top: 20, bottom: middle - 6, value: p => (p[2] - low) / (1 - low),
       marks: [[1, "100 %"], [(chance - low) / (1 - low), percent(chance)]]},
-    has_match ? {title: "above 0: tokens look at their like", top: 132, bottom: 178,
+    has_match ? {title: "above 0: tokens look at their like", top: middle + 14, bottom: height - 18,
       value: p => (p[3] + 4) / 8, marks: [[1, "4"], [0.5, "0"], [0, "−4"]]} :
-      {title: "loss: how wrong it is", top: 132, bottom: 178, value: p => p[1] / most,
+      {title: "loss: how wrong it is", top: middle + 14, bottom: height - 18, value: p => p[1] / most,
         marks: [[1, most.toFixed(1)], [0, "0"]]}];
   const x = step => left + (right - left - 4) * step / steps;
   g.font = `11.5px ${paint("--sans")}`;
@@ -169,14 +201,14 @@ function draw_curves(canvas, lanes, {chance, floor}, width, earlier) {
     });
   }
   g.fillStyle = paint("--soft");
-  g.fillText("0", left, 192);
+  g.fillText("0", left, height - 4);
   g.textAlign = "right";
-  g.fillText(`${steps.toLocaleString("en")} steps`, right, 192);
+  g.fillText(`${steps.toLocaleString("en")} steps`, right, height - 4);
 }
 
 // The frozen numbers as a histogram, and the eigenvalues as bars, the largest on top.
-function draw_form(canvas, {keys, values}, width) {
-  const height = 150, half = width / 2 - 10, g = draw_on(canvas, width, height), bins = 41;
+function draw_form(canvas, {keys, values}, [width, height]) {
+  const scale = (height - 30) / 120, half = width / 2 - 10, g = draw_on(canvas, width, height), bins = 41;
   const spread = Math.sqrt(keys.reduce((sum, v) => sum + v * v, 0) / keys.length);
   const counts = Array(bins).fill(0);
   for (const v of keys) {
@@ -184,7 +216,7 @@ function draw_form(canvas, {keys, values}, width) {
     if (bin >= 0 && bin < bins) counts[bin] += 1;
   }
   g.fillStyle = paint("--edge");
-  counts.forEach((c, i) => g.fillRect(half * i / bins, height - 18 - 120 * c / 350, half / bins - 1, 120 * c / 350));
+  counts.forEach((c, i) => g.fillRect(half * i / bins, height - 18 - 120 * scale * c / 350, half / bins - 1, 120 * scale * c / 350));
   g.fillStyle = paint("--soft");
   g.font = `11.5px ${paint("--sans")}`;
   g.textAlign = "center";
@@ -196,6 +228,6 @@ function draw_form(canvas, {keys, values}, width) {
   [...values].reverse().forEach((v, i) => {
     const size = half / 2 * v / largest;
     g.fillStyle = paint(v > 0 ? "--plus" : "--minus");
-    g.fillRect(Math.min(middle, middle + size), 4 + 2 * i, Math.abs(size), 1.5);
+    g.fillRect(Math.min(middle, middle + size), 4 + 2 * scale * i, Math.abs(size), 1.5 * scale);
   });
 }

@@ -49,6 +49,7 @@ function show_cuts(task) {
 const angle_slider = slider("angle", "angle between frozen queries and keys", 0, 180, 5,
   S.angle, v => `${v}°`, angle => set({angle}, true));
 let form_numbers = null;
+const form_height = () => station() && innerWidth > 900 ? 230 : 150;
 function show_forms() {
   const {kind, scale, start} = models[shown], box = by("forms");
   box.hidden = kind !== "turned";
@@ -69,7 +70,7 @@ function show_forms() {
   by("form").setAttribute("aria-label", `${positive} of 64 bars are orange: eigenvalues above 0`);
   if (layout && by("form").dataset.key !== `${key}${layout.width}`) {
     by("form").dataset.key = `${key}${layout.width}`;
-    draw_form(by("form"), form_numbers, Math.min(box.clientWidth, 640));
+    draw_form(by("form"), form_numbers, [box.clientWidth, form_height()]);
   }
 }
 
@@ -98,7 +99,7 @@ function show_letters() {
   const bars = el("ol"), put = text => {
     letters = text;
     dirty = true;
-    bars.replaceChildren(...(text ? expects(text.slice(-LETTERS)) : []).slice(0, 5).map(
+    bars.replaceChildren(...(text ? expects(text.slice(-LETTERS)) : []).slice(0, 7).map(
       ([letter, p]) => el("li", {}, el("button", {title: "write it", onclick: () => {
         input.value += letter;
         put(input.value);
@@ -112,18 +113,40 @@ function show_letters() {
   put(letters);
 }
 
-// ------------------------------------------------------------------------ heads of shipped trunks
+// ------------------------------------------------------------------------ races and heads
+
+// Twenty races that were run before, a column each: the steps of both models, joined by a line in
+// the colour of the one that needed fewer.
+function show_strip(shown) {
+  const box = by("strip"), key = `${shown}${S.seed}`;
+  if (box.dataset.key === key) return;
+  box.dataset.key = key;
+  const x = n => 66 + 27 * n, y = steps => 216 - 0.15 * steps, at = shown ? S.seed : null;
+  const mark = {read: (h, v) => `<circle class="read" cx="${h}" cy="${v}" r="5.5"/>`, random: (h, v) =>
+    `<path class="random" d="M${h} ${v - 7}l7 7-7 7-7-7z"/>`};
+  box.innerHTML = `<svg viewBox="0 0 620 262" role="img" aria-label="Steps to 95 % right in twenty races${!shown ? "" :
+    `: read novels ${READ_STEPS.join(", ")}; random ${RANDOM_STEPS.join(", ")}`}">` + [0, 400, 800, 1200].map(v =>
+    `<path class="line" d="M50 ${y(v)}H600"/><text x="44" y="${y(v) + 4}" class="end">${count(v)}</text>`).join("") +
+    `<text x="50" y="16">steps to 95 % right</text>${mark.read(340, 12)}<text x="352" y="16">read novels</text>` +
+    `${mark.random(500, 12)}<text x="512" y="16">random</text>` +
+    (at === null ? "" : `<rect x="${x(at) - 12}" y="24" width="24" height="210" rx="6"/>`) + RANDOM_STEPS.map((steps, n) =>
+    (!shown ? "" : `<path class="joined ${steps < READ_STEPS[n] ? "random" : "read"}" d="M${x(n)} ${y(steps)}V${
+      y(READ_STEPS[n])}"/>${mark.read(x(n), y(READ_STEPS[n]))}${mark.random(x(n), y(steps))}`) +
+    `<text x="${x(n)}" y="234" class="middle${n === at ? " now" : n % 5 < 4 ? " few" : ""}">${n + 1}</text>`).join("") +
+    `<text x="325" y="254" class="middle">${shown ? `random is ahead in ${RANDOM_AHEAD} of twenty draws` :
+      "twenty draws, run before: run one to see them"}</text></svg>`;
+}
 
 const TRAINED_ON = {"minigpt-language": "language", "minigpt-images": "images",
   "minigpt-bits": "bit memory"};
 function show_points(shown) {              // the band of random heads, and a point for each head
   const {traces, random: [mean, deviation]} = D.heads, x = v => 30 + 80 * (v + 1);
-  by("points").innerHTML = `<svg viewBox="0 0 420 210" role="img" aria-label="Each head's trace">` +
-    `<rect x="${x(mean - 2 * deviation)}" y="20" width="${320 * deviation}" height="150"/>` +
+  by("points").innerHTML = `<svg viewBox="0 0 420 300" role="img" aria-label="Each head's trace">` +
+    `<rect x="${x(mean - 2 * deviation)}" y="20" width="${320 * deviation}" height="240"/>` +
     `<text x="${x(mean)}" y="14" class="middle">random heads</text>` +
-    Object.entries(traces).map(([name, rows], n) => `<text x="6" y="${36 + 50 * n}">${TRAINED_ON[name]}` +
-      "</text>" + (shown ? rows.flat().sort((a, b) => a - b) : []).map((v, i) => `<circle class="${Math.abs(v - mean) <= 2 * deviation ? "" : v > mean ? "plus" : "minus"}" cx="${x(v)}" cy="${26 + 50 * n + i % 6 * 7}" ` +
+    Object.entries(traces).map(([name, rows], n) => `<text x="6" y="${40 + 80 * n}">${TRAINED_ON[name]}` +
+      "</text>" + (shown ? rows.flat().sort((a, b) => a - b) : []).map((v, i) => `<circle class="${Math.abs(v - mean) <= 2 * deviation ? "" : v > mean ? "plus" : "minus"}" cx="${x(v)}" cy="${32 + 80 * n + i % 6 * 9}" ` +
       "r=\"3\"/>").join("")).join("") +
-    [-1, 0, 1, 2, 3].map(v => `<text x="${x(v)}" y="186" class="middle">${v}</text>`).join("") +
-    "<text x=\"210\" y=\"204\" class=\"middle\">← away from likeness; looks for likeness →</text></svg>";
+    [-1, 0, 1, 2, 3].map(v => `<text x="${x(v)}" y="276" class="middle">${v}</text>`).join("") +
+    "<text x=\"210\" y=\"294\" class=\"middle\">← away from likeness; looks for likeness →</text></svg>";
 }

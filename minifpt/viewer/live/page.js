@@ -95,7 +95,7 @@ const ROWS = [{part: "input", label: "input layer", output: "input", height: 30}
   ...blocks.flatMap((h, i) => [
     {part: `${h}.ln_1`, label: "norm before attention", short: "norm → attention", block: i + 1, output: `trunk.${h}.ln_1`, height: 28},
     {part: `${h}.attn`, label: "attention", block: i + 1, kind: "attention",
-      cache: `trunk.${h}.attn`, height: blocks.length > 3 ? 64 : innerWidth < 600 ? 84 : 112},
+      output: `trunk.${h}.attn.c_proj`, cache: `trunk.${h}.attn`, height: blocks.length > 3 ? 64 : innerWidth < 600 ? 84 : 112},
     {part: `${h}.ln_2`, label: "norm before feed-forward", short: "norm → feed-fwd", block: i + 1,
       output: `trunk.${h}.ln_2`, height: 28},
     {part: `${h}.mlp`, label: "feed-forward", block: i + 1, output: `trunk.${h}.mlp.act`, height: 34}]),
@@ -119,7 +119,7 @@ const DEFAULTS = {task: D.task, weights: "pretrained", scale: 1.4, angle: 90,
   race: [["pretrained", 1.4, "drawn"], ["random", 0.55, "drawn"], ["random", 0.1, "drawn"]]};
 const S = {...DEFAULTS};                   // what the URL holds
 let models = [], latest = null, shown = 0, dirty = true, layout = null;
-let cut_table = null, flipped = null;
+let cut_table = null, flipped = null, trip = null;
 let example = null, hover = null, agreement = null, noticed = null;
 const heads = Array(D.config.n_head).fill(true);
 
@@ -148,7 +148,7 @@ function restart() {
     model.cuts = S.cut;
     return {...lane, model};
   });
-  cut_table = null;
+  cut_table = trip = null;
   arrange();
   shown = Math.min(shown, models.length - 1);
   show_example();
@@ -221,7 +221,7 @@ function set(values, replace = false) {
   write_address(replace);
   if (changed.includes("tour")) {          // what the station before it began is over
     running = false;
-    flipped = null;
+    flipped = trip = null;
     for (const notes of NOTES) notes.busy = null;
     if (S.tour) Object.assign(NOTES[S.tour - 1], {runs: [], cuts: {}});
     for (const b of by("heads").querySelectorAll("[aria-pressed=false]")) b.click();
@@ -267,28 +267,62 @@ body.append(...BRACKETS, picture);
 by("flow").append(body, el("div", {class: "row"},
   el("span", {class: "part head"}, "the model's answers"), answers, score));
 
-// Place the rows of the model, of a station those that it speaks of.
-let drawn_rows = ROWS, height = 0;
+// Choose the rows of the model, of a station those that it speaks of.
+let drawn_rows = ROWS, height = 0, chart_height = 196;
 function arrange() {
-  const {model} = models[Math.min(shown, models.length - 1)], station = STATIONS[S.tour - 1];
+  const {model} = models[Math.min(shown, models.length - 1)], now = station();
   const parts = new Set(Object.values(model.parameters).map(p => p.part));
-  drawn_rows = ROWS.filter(row => parts.has(row.part) && (!station || !station.rows ||
-    station.rows.includes(row.part)));
-  height = drawn_rows.reduce((top, row) => { row.top = top; return top + row.height; }, 0);
+  drawn_rows = ROWS.filter(row => parts.has(row.part) && (!now || !now.rows || now.rows.includes(row.part)));
   for (const row of ROWS) row.line.hidden = !drawn_rows.includes(row);
   [...by("heads").children].forEach((b, n) => { b.hidden = n >= model.config.n_head; });
+  layout = null;
+}
+const has_lines = row => row.kind === "attention" && (!station() || station().show.includes("lines"));
+// Give the rows their heights and share `extra` pixels among them, most to the lines of attention.
+function place_rows(extra) {
+  const weight = row => has_lines(row) ? 4 : 1;
+  const share = extra / drawn_rows.reduce((sum, row) => sum + weight(row), 0);
+  height = drawn_rows.reduce((top, row) => {
+    row.top = top;
+    row.size = Math.floor((row.kind !== "attention" || has_lines(row) ? row.height : 30) +
+      Math.min(weight(row) * share, has_lines(row) ? 150 : 14));
+    row.line.style.height = `${row.size}px`;
+    return top + row.size;
+  }, 0);
   BRACKETS.forEach((bracket, i) => {
     const own = drawn_rows.filter(row => row.block === i + 1), last = own[own.length - 1];
     bracket.hidden = !own.length;
-    if (own.length) bracket.style = `top:${own[0].top + 2}px;height:` +
-      `${last.top + last.height - own[0].top - 4}px`;
+    if (own.length) bracket.style = `top:${own[0].top + 2}px;height:${last.top + last.size - own[0].top - 4}px`;
   });
-  layout = null;
+}
+// Fill the screen beside a station's text; measured once, since to ask the browser takes milliseconds.
+function fit() {
+  const chart = by("chart"), zoom = document.body.currentCSSZoom || 1, sized = extra => {
+    place_rows(extra);
+    chart.style.height = `${chart_height}px`;
+    return innerHeight / zoom - 14 - Math.max(...["model", "bar", "chart", "sentence", "panel"].map(id => by(id)).filter(
+      e => e.offsetHeight).map(e => (e.getBoundingClientRect().bottom + scrollY) / zoom));
+  };
+  chart_height = 196;
+  by("form").style.height = `${form_height()}px`;
+  const spare = sized(0), has_chart = chart.offsetHeight > 0;
+  if (station() && innerWidth > 900) {
+    const left = sized(by("flow").offsetHeight ? Math.max(0, spare) * (has_chart ? 0.55 : 1) : 0);
+    if (has_chart) chart_height = Math.floor(Math.max(150, Math.min(560, 196 + left)));
+    chart.style.height = `${chart_height}px`;
+  }
+  layout = {width: bits.clientWidth, chart: chart.clientWidth};
+  picture.style.left = `${bits.offsetLeft}px`;
+  return true;
 }
 
 function toggle(part) {
   set({frozen: S.frozen.includes(part) ? S.frozen.filter(p => p !== part) :
     PARTS.filter(p => p === part || S.frozen.includes(p))});
+}
+function send_bit(query, key) {            // once along a line of attention
+  trip = {query, key, begun: performance.now()};
+  dirty = true;
 }
 function flip(i) {
   const task = TASKS[S.task];
@@ -297,6 +331,7 @@ function flip(i) {
   keep_bits();
   flipped = i;
   say(`${task.names[Math.floor(i / task.input_dim)]} flipped`);
+  if (trip) send_bit(trip.query, trip.key);
   draw();                                  // at once, not at the next frame
   show_judged();
 }
@@ -339,12 +374,12 @@ function draw() {
   const look = token !== null && token < task.tokens ? token : null;
   const [logits, cache] = engine(fault).forward(model, batch.x);
   show_bits();
-  if (!layout) {                           // measured once: to ask the browser takes milliseconds
-    layout = {width: bits.clientWidth, chart: by("chart").clientWidth};
-    picture.style.left = `${bits.offsetLeft}px`;
-  }
+  const is_new = !layout;
+  if (is_new) fit();
   draw_flow(picture, drawn_rows, cache, {tokens: task.tokens, width: layout.width, height, look,
-    heads, read: task.output_tokens, cuts: S.cut});
+    heads, read: task.output_tokens, cuts: S.cut, trip: trip && {...trip, bit: example.bits[trip.key],
+      at: STILL.matches ? 0.5 : Math.min(1, (performance.now() - trip.begun) / 1600)}});
+  if (trip && !STILL.matches && performance.now() - trip.begun < 1600) dirty = true;
   show_answers(task, logits, batch.y);
   show_parts(model);
   show_looking(task, cache, look);
@@ -352,6 +387,7 @@ function draw() {
   show_forms(model);
   show_numbers(model);
   show_judged();
+  if (is_new) dirty = fit();               // now that every part has its content
 }
 
 function show_answers(task, logits, y) {
@@ -463,10 +499,10 @@ function show_numbers(model) {
   by("loss").textContent = Number.isFinite(lane.loss) ? lane.loss < 5e-4 ? "< 0.001" :
     lane.loss.toFixed(3) : "not finite";
   by("speed").textContent = latest.speed ? `${count(Math.round(latest.speed))} steps/s` : "";
-  if (layout.chart) draw_curves(by("curve"), latest.lanes, TASKS[S.task], layout.chart,
+  if (layout.chart) draw_curves(by("curve"), latest.lanes, TASKS[S.task], [layout.chart, chart_height],
     S.tour ? NOTES[S.tour - 1].runs.filter(({lanes}, _, all) => lanes.length === 1 &&
       (all.length > 1 || lanes !== latest.lanes)) : []);
-  by("reach").textContent = lost() || verdict_of([latest]);
+  by("reach").textContent = lost() || verdict_of(latest);
   const several = models.length > 1;
   by("lanes").hidden = !several;
   if (by("lanes").children.length !== (several ? models.length : 0))

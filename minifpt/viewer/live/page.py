@@ -2,6 +2,7 @@
 
 import functools
 import html
+import json
 import re
 
 import numpy as np
@@ -26,20 +27,21 @@ PAGE = "common.js", *(f"live/{name}.js" for name in (
 ENGINE = tuple(f"live/{name}.js" for name in ("engine", "model", "forms", "tasks"))
 
 
-def playground(model=MODEL, task="bit-xor", tour=None):
+def playground(model=MODEL, task="bit-xor", tour=None, site=None):
     """Return the page as text, with a GPT-2 trunk as its pretrained weights.
 
     model  what ``--model`` takes, where that is a GPT-2: its numbers are stored as float16.
     task   the task of the free page, one of ``TASKS``.
     tour   the station that the page opens with; by default the first one, but the free page for
            another model or task.
+    site   the path from the page to the site's root, for its last links; commands without one.
     """
     one_of("playground", "the task", task, TASKS)
     if tour is None and (model, task) == (MODEL, "bit-xor"):
         tour = 1
     return fill("live/page.html", {
         "TITLE": "A transformer that trains in this page",
-        "DATA": to_json({"task": task, "tour": tour, **page_data(model)}),
+        "DATA": to_json({"task": task, "tour": tour, "site": site, **page_data(model)}),
         "STYLE": read("live/page.css"), "ENGINE": "".join(map(read, ENGINE)),
         "WORKER": read("live/worker.js"),
         "SCRIPT": "".join(map(read, PAGE))})
@@ -68,7 +70,7 @@ def page_data(model=MODEL):
             "source": weights.PRETRAINED_ON.get(config.get("source")),
             "trunk": [[name, list(a.shape)] for name, a in arrays.items()],
             "weights": encoded(np.concatenate([a.ravel() for a in arrays.values()]).astype("<f2")),
-            "heads": heads_of(),
+            "heads": heads_of(), "measured": json.loads(read("live/measured.json")),
             "reference": reference(trunk), "stations": stations(),
             "faults": faults()}
 
@@ -81,7 +83,7 @@ def save(path, model=MODEL, task="bit-xor", force=False):
 
 
 class LivePage:
-    """The page at a station of its tour, 1 to 12, as a notebook shows it: ``viewer.tour(8)``."""
+    """The page at a station of its tour, 1 to 11, as a notebook shows it: ``viewer.tour(9)``."""
 
     def __init__(self, station=1):
         self.station = whole("tour", "station", station, 1, len(stations()))

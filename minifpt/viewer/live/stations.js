@@ -5,7 +5,8 @@
 // guess         of the notes, the number of the right option, or null while no run shows it
 // acts          [label, what it does]; an act gets the station's notes and may add to them, and a
 //               label may be a function of them
-// judge         the verdict, as text, from the notes and the run; empty while there is nothing to say
+// judge         the verdict from the notes and the run, text or a list of texts and tables, which are
+//               lists of rows; empty while there is nothing to say
 
 const ATTENTION = blocks.map(h => `${h}.attn`);
 const AIMS = [["Output alone", ["output"]], ["With the input", ["input", "output"]],
@@ -17,7 +18,7 @@ const pc = lane => percent(lane.accuracy);
 // Train until the accuracy is `until` or the limit comes; false if the reader went on meanwhile.
 async function train(notes, busy, limit, until = 0.995) {
   const {tour} = S;
-  notes.busy = busy;
+  Object.assign(notes, {busy, limit});
   await run(limit, until);
   if (S.tour === tour) notes.busy = null;
   return S.tour === tour && latest !== null && latest.step > 0;
@@ -35,7 +36,9 @@ const reached = (notes, label) => run_of(notes, label)?.lanes[0].reached;
 const steps_of = ({lanes, step}, n = 0) => lanes[n].reached ? `95 % right after ${count(
   lanes[n].reached)} steps` : `${pc(lanes[n])} right after ${count(step)} steps, not yet 95 %`;
 const behind = ({lanes: [right, wrong]}) => right.accuracy - wrong.accuracy > 0.02;
-const list_of = notes => notes.runs.map(r => `${r.label}: ${steps_of(r)}.`).join(" ");
+const until_95 = ({lanes, step}, n = 0) => lanes[n].reached ? count(lanes[n].reached) : `not in ${count(step)}`;
+const table_of = (title, {runs}) => runs.length ? [[title, "right at the end", "steps to 95 %"], ...runs.map(r =>
+  [r.label, pc(r.lanes[0]), until_95(r)])] : [];
 // What the model says at a token of bit XOR.
 const says = (bits, token) => E.choices(E.forward(models[0].model, E.batch_of(TASKS["bit-xor"], [
   {bits}]).x)[0], 5)[token - 5];
@@ -46,7 +49,7 @@ async function cut_pair(notes, query, key) {
   set({cut: [], look: query}, true);
   if (!(latest && latest.lanes[0].accuracy >= 0.99) &&
     !await train(notes, "First it learns XOR, then the line is cut", 3000)) return;
-  notes.busy = "Counting right answers";
+  Object.assign(notes, {busy: "Counting right answers", limit: null});
   await set({cut: [[query, key]]}, true);
   notes.busy = null;
   if (!cut_table) return;
@@ -55,6 +58,7 @@ async function cut_pair(notes, query, key) {
     b => is_stuck(b, query, key) && says(b, query) !== (b[query] ^ b[key])) || bits;
   keep_bits();                             // an input near by whose answer the cut took
   const i = bits.findIndex((b, n) => b !== example.bits[n]), names = TASKS["bit-xor"].names;
+  send_bit(query, key);
   if (i >= 0) result.set = `To show an answer that the cut took, the page set ${names[i]} to ${example.bits[i]}. `;
 }
 const cut_text = (cuts, query, key) => {
@@ -80,56 +84,82 @@ const at_angle = angle => notes => train_with(notes, `${angle}°`, {angle}, 6000
 const race_starts = (angle, start) => notes => train_with(notes, `${STARTS[start]}, ${angle}°`,
   {angle, tab: "race", race: [["turned", 1.4, "drawn"], ["turned", 1.4, start]]}, 6000, 0.955);
 
+const {races: [READ_STEPS, RANDOM_STEPS], memory_steps: MEMORY_STEPS} = D.measured;
+const next_draw = ({runs}) => runs.length ? (S.seed + 1) % RANDOM_STEPS.length : 0;
+const race_rows = ({runs}) => [["steps to 95 %", "read novels", "random"], ...runs.map(r => [r.label, until_95(r),
+  until_95(r, 1)]), ["median of twenty", ...[READ_STEPS, RANDOM_STEPS].map(all =>
+  count(Math.floor([...all].sort((a, b) => a - b).slice(9, 11).reduce((a, b) => (a + b) / 2))))]];
+// What the gradient check has found, or null: a text and a table.
+const check_rows = () => !noticed || lost() ? null : !noticed.wrong ? [check_text()] : [
+  `A gradient check notices: ${noticed.wrong} of ${noticed.checked} numbers are wrong.`,
+  [["the gradient of one", noticed.worst.name.replace("trunk.", "")], ["the code says", short(noticed.worst.gradient)],
+    ["moving it gives", short(noticed.worst.difference)]]];
+const RANDOM_AHEAD = RANDOM_STEPS.filter((steps, n) => steps < READ_STEPS[n]).length;
+
 const STATIONS = [
-  {set: {task: "bit-xor"}, show: ["flow", "legend"],
-    rows: ["input", "h.0.attn", "h.0.mlp", "output"],
-    acts: [["Flip a3", () => flip(2)]],
-    judge: () => {
-      if (flipped === null || S.task !== "bit-xor") return "";
-      const {bits} = example, n = flipped % 5, names = TASKS["bit-xor"].names;
-      const right = bits[n] ^ bits[n + 5], said = says(bits, n + 5);
-      return `${names[flipped]} is now ${bits[flipped]}: a${n + 1} and b${n + 1} ${right ? "differ" :
-        "are equal"}, so the right answer at b${n + 1} turned to ${right}. The model says ${said}: ` +
-        `${said === right ? "right ✓, by luck" : "wrong ✗"}. No other right answer changed.`;
+  {set: {task: "bit-xor"}, show: ["flow", "bar", "chart", "sentence", "legend"],
+    guess: notes => notes.runs.length ? notes.runs[0].lanes[0].accuracy > 0.95 ? 2 :
+        notes.runs[0].lanes[0].accuracy > 0.65 ? 1 : 0 : null,
+    acts: [[anew("Train"), notes => train_with(notes, "frozen", {}, 3000)], ["Flip a3", () => flip(2)]],
+    judge: notes => {
+      const {bits} = example, names = TASKS["bit-xor"].names, n = flipped % 5;
+      const right = bits[n] ^ bits[n + 5], said = flipped === null ? null : says(bits, n + 5);
+      return (notes.runs.length ? `${pc(notes.runs[0].lanes[0])} right after ${count(notes.runs[0].step)} steps, and ` +
+        `no frozen number has moved. ${notes.runs[0].lanes[0].accuracy > 0.99 ? flipped === null ? "Flip a bit: it knows. " :
+          "" : "Stopped too early to tell. "}` : "") + (said === null ? "" :
+        `${names[flipped]} is now ${bits[flipped]}: a${n + 1} and b${n + 1} ${right ? "differ" : "are equal"}, so the ` +
+        `right answer at b${n + 1} is ${right}. The model says ${said}: ${said !== right ? "wrong ✗." :
+          `right ✓${notes.runs.length ? "." : ", by luck."}`}`);
     }},
   {set: {task: "bit-xor"}, show: ["letters"],
     acts: [["Try “it was very”", () => { letters = "it was very"; show_letters(); }]],
     judge: () => letters && trunk.arrays["wte.weight"] ? (([[a, p], [b]]) => `After “${letters.slice(
       -LETTERS)}” it expects ${spelled(a)} with ${percent(p)}, then ${spelled(b)}.`)(expects(letters.slice(
       -LETTERS))) : ""},
-  {set: {task: "bit-xor"}, show: ["flow", "bar", "chart", "sentence", "legend"], rows: FIRST,
-    guess: notes => notes.runs.length ? notes.runs[0].lanes[0].accuracy > 0.95 ? 2 :
-        notes.runs[0].lanes[0].accuracy > 0.65 ? 1 : 0 : null,
-    acts: [[anew("Train"), notes => train_with(notes, "frozen", {}, 3000)], ["Flip a3", () => flip(2)]],
-    judge: notes => notes.runs.length ? `${pc(notes.runs[0].lanes[0])} right after ` +
-      `${count(notes.runs[0].step)} steps. ${sizes_of(models[0].model).map(count).join(" of ")} ` +
-      `numbers were trained, no other moved. ${notes.runs[0].lanes[0].accuracy > 0.99 ?
-        "Flip a bit: it knows." : "Stopped too early to tell."}` : ""},
-  {set: {task: "bit-xor", tab: "race"}, show: ["flow", "bar", "chart", "legend"], rows: FIRST,
-    guess: ({runs}) => runs.length ? {100: 0, "010": 1, "001": 2, "011": 3, "000": 4}[
-      [0, 1, 2].map(n => Number(!runs.some(r => r.lanes[n]?.reached))).join("")] ?? null : null,
-    acts: [["Race, three times", async notes => {
-      const first = notes.runs.length ? S.seed + 1 : S.seed;
+  {set: {task: "bit-xor", tab: "race", race: [["pretrained", 1.4, "drawn"], ["random", 0.55, "drawn"]]},
+    show: ["strip", "bar", "chart"],
+    guess: ({runs}) => runs.length ? RANDOM_AHEAD > 10 ? 1 : 0 : null,
+    acts: [[notes => `Race draw ${next_draw(notes) + 1}`, async notes => {
+      const seed = next_draw(notes);
       notes.runs = [];
-      for (let seed = first; seed < first + 3 && S.tour === 4; seed++)
-        await train_with(notes, `draw ${seed}`, {seed}, 900);
+      await train_with(notes, `draw ${seed + 1}, just run`, {seed}, 3000, 0.95);
     }]],
-    judge: notes => notes.runs.length ? verdict_of(notes.runs) : ""},
+    judge: notes => notes.runs.length ? [`In ${RANDOM_AHEAD} of twenty draws the random one is ahead: the reading is not ` +
+      "needed.", race_rows(notes)] : ""},
   {set: {task: "bit-xor", look: 7},
-    show: ["flow", "legend", "look", "cuts"], rows: ["input", ...ATTENTION, "output"],
+    show: ["flow", "lines", "legend", "look", "cuts"], rows: ["input", ...ATTENTION, "output"],
     guess: notes => {
       const result = notes.cuts["7-2"];
       return result ? result.falls.length === 0 ? 2 : result.falls.length === 1 ? 0 : 1 : null;
     },
-    acts: [["Train with a3 = 1", notes => (example.bits[2] || flip(2), train(notes, "Training", 3000))],
+    acts: [["Train with a3 = 1", async notes => {
+      if (!example.bits[2]) flip(2);
+      if (await train(notes, "Training", 3000)) send_bit(7, 2);
+    }],
       ["Flip a3", () => flip(2)], ["Cut b3 → a3", notes => cut_pair(notes, 7, 2)],
       ["Cut b3 → a2", notes => cut_pair(notes, 7, 1)]],
     judge: ({cuts}) => cut_text(cuts, 7, 2) + cut_text(cuts, 7, 1) + (cuts["7-2"] && cuts["7-1"] &&
       !cuts["7-1"].falls.length ? "So b3 → a3 carries the bit: a guess has 50 %." :
       latest && latest.step && !cuts["7-2"] ? `${pc(latest.lanes[0])} right after ` +
       `${count(latest.step)} steps. Flip a3 and watch the lines of b3: where they go depends on the bit.` : "")},
+  {set: {task: "bit-xor", tab: "break", fault: "positions"}, show: ["bar", "chart", "panel"],
+    guess: ({runs: [both]}) => !both ? null : both.lanes[1].accuracy < 0.65 ? 0 :
+      behind(both) ? 1 : 2,
+    acts: [[anew("Train both"), notes => train_with(notes, "fault", {tab: "break", fault: "positions"}, 600)],
+      ["Check the gradients", async notes => {
+        await set({tab: "break", fault: "positions"}, true);
+        Object.assign(notes, {busy: "Moving numbers one by one", limit: null});
+        await verify();
+        notes.busy = null;
+      }]],
+    judge: ({runs: [both]}) => [both ? `After ${count(both.step)} steps the right model has ${pc(both.lanes[0])}, the ` +
+      `one with the fault ${pc(both.lanes[1])}. ${behind(both) ? "Beside a right one it is behind; alone, who would " +
+      "have known?" : "The curves do not tell which is wrong."} ` : "", ...check_rows() || [both ? "A check can tell: move " +
+      "one number a little, and see whether it helps as much as the gradient says." : ""]]},
+  {set: {task: "bit-xor"}, show: ["links"], acts: [], judge: () => ""},
+  // Why can it look?
   {set: {task: "bit-xor", rate: 0.01, frozen: all_but("output")},
-    show: ["flow", "bar", "chart", "sentence"], rows: ["input", "wpe", ...ATTENTION, "output"],
+    show: ["flow", "lines", "bar", "chart", "sentence"], rows: ["input", "wpe", ...ATTENTION, "output"],
     guess: notes => {
       const ends = AIMS.map(([label]) => run_of(notes, label));
       const best = ends.findIndex(r => r && r.lanes[0].reached !== null);
@@ -137,10 +167,10 @@ const STATIONS = [
     },
     acts: AIMS.map(([label, parts]) => [label, notes => train_with(notes, label,
       {rate: 0.01, frozen: all_but(...parts)}, 1000)]),
-    judge: notes => list_of(notes) + (notes.runs.some(r => r.label === AIMS[2][0] &&
-      r.lanes[0].reached) ? " What goes into attention is trained: the positions tell a3 from a2, " +
-      "and the frozen heads can tell them apart." : "")},
-  {set: {...MEMORY, look: 3}, show: ["flow", "bar", "chart", "legend", "look"],
+    judge: notes => [notes.runs.some(r => r.label === AIMS[2][0] && r.lanes[0].reached) ? "What goes into attention " +
+      "is trained: the positions tell a3 from a2, and the frozen heads can tell them apart." : "",
+    table_of("trained", notes)]},
+  {set: {...MEMORY, look: 3}, show: ["flow", "lines", "bar", "chart", "legend", "look"],
     rows: ["input", "wpe", "h.0.attn", "output"],
     guess: notes => notes.runs.length ? Number(notes.runs[0].lanes[0].reached !== null) : null,
     acts: [[anew("Train"), notes => train_with(notes, "random block", {}, 3000, 0.98)], ["New input", other_string]],
@@ -157,9 +187,9 @@ const STATIONS = [
         notes => at_angle(S.angle)(notes)]],
     judge: notes => {
       const [near, far] = [60, 120].map(a => reached(notes, `${a}°`));
-      return list_of(notes) + (near && far ? ` 120° took ${(far / near).toFixed(1)} times as long. ` +
+      return [near && far ? `120° took ${(far / near).toFixed(1)} times as long. ` +
         "The frozen numbers are as large as before: only how keys fit queries has changed." :
-        near || far ? ` Now train at ${near ? 120 : 60}° to compare.` : "");
+        near || far ? `Now train at ${near ? 120 : 60}° to compare.` : "", table_of("angle", notes)];
     }},
   {set: {...MEMORY, angle: 120, tab: "race",
     race: [["turned", 1.4, "drawn"], ["turned", 1.4, "aligned"]]}, show: ["forms", "bar", "chart"],
@@ -171,31 +201,16 @@ const STATIONS = [
   },
   acts: [["Race at 120°", race_starts(120, "aligned")],
     ["Blue start at 90°", race_starts(90, "opposed")]],
-  judge: notes => notes.runs.map(r => `At ${r.label.split(", ")[1]}: random start ${steps_of(r)}; ` +
-      `${r.label.split(",")[0]} start ${steps_of(r, 1)}.`).join(" ") + (notes.runs.length ?
-    " Lower curve: above 0, tokens look at their like; below 0, away from it." : "") +
-    (run_of(notes, "blue, 90°")?.lanes[1].reached ? " So a blue start is slow, not lost." : "")},
+  judge: notes => notes.runs.length ? [(run_of(notes, "blue, 90°")?.lanes[1].reached ? "A blue start is slow, not lost. " :
+    "") + "Lower curve: above 0, tokens look at their like; below 0, away from it.", [["steps to 95 %", "random start",
+    "that start"], ...notes.runs.map(r => [r.label, until_95(r), until_95(r, 1)])]] : ""},
   {set: {task: "bit-xor"}, show: ["points"],
     guess: notes => notes.shown ? 2 : null,
     acts: [["Show the heads", notes => show_points(notes.shown = true)]],
-    judge: notes => notes.shown ? "Right of the band: " + Object.entries(D.heads.traces).map(([name, rows]) =>
-      `after ${TRAINED_ON[name]} ${rows.flat().filter(v => v - D.heads.random[0] > 2 * D.heads.random[1]).length} ` +
-      `of ${rows.flat().length} heads`).join(", ") + ". Such models then learn bit memory in 200 steps after bit " +
-      "memory, in 700 with random numbers, in 1,100 after novels. At stations 8 and 9 likeness was all that changed; " +
-      "novels changed everything else, too, and likeness in some heads did not make up for it." : ""},
-  {set: {task: "bit-xor", tab: "break", fault: "positions"},
-  show: ["flow", "back", "bar", "chart", "panel"], rows: FIRST,
-  guess: ({runs: [both]}) => !both ? null : both.lanes[1].accuracy < 0.65 ? 0 :
-    behind(both) ? 1 : 2,
-  acts: [[anew("Train both"), notes => train_with(notes, "fault", {tab: "break", fault: "positions"}, 600)],
-    ["Check the gradients", () => set({tab: "break", fault: "positions"}, true).then(verify)]],
-  judge: ({runs: [both]}) => (both ? `After ` +
-    `${count(both.step)} steps the right model has ${pc(both.lanes[0])}, the one with the fault ` +
-    `${pc(both.lanes[1])}. ${behind(both) ? "Beside a right one it is behind; alone, who would have " +
-    "known?" : "The curves do not tell which is wrong."} ` : "") + (check_text() || (both ?
-    "A check can tell: move one number a little, and see whether it helps as much as the gradient says." : ""))},
-  {set: {task: "bit-xor"}, show: ["flow", "bar", "chart"],
-    acts: [["Train", notes => train(notes, "Training", 3000)]],
-    judge: () => latest?.step ? `${steps_of(latest)}: you now know how.` : ""},
+    judge: notes => notes.shown ? ["After bit memory all heads look for likeness, and bit memory is learned soonest. " +
+      "After novels some do, and it did not help: novels changed everything else, too.",
+    [["pretrained on", "heads right of the band", "steps to 95 % on bit memory"], ...Object.entries(D.heads.traces).map(
+      ([name, rows]) => [TRAINED_ON[name], `${rows.flat().filter(v => v - D.heads.random[0] > 2 *
+        D.heads.random[1]).length} of ${rows.flat().length}`, MEMORY_STEPS[name]]), ["random numbers", "–", MEMORY_STEPS.random]]] : ""},
 ];
 STATIONS.forEach((station, n) => Object.assign(station, D.stations[n]));

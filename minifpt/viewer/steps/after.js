@@ -11,13 +11,14 @@ function adamFrame() {
   if (state.row === null || !A.rows[state.row]) state.row = A.rows.findIndex(
     r => r.grad !== undefined);
   const saved = forward.flatMap(i => S[i].missing).reduce((t, m) => t + m.cost, 0);
+  const dearest = Math.max(1, ...Object.values(spared).map(({cost}) => cost));
   const list = el("div", {class: "list", tabindex: 0, role: "group", "aria-label": "parameters"});
   A.rows.forEach((r, n) => list.append(el("button", {class: "row", "data-key": `row${n}`,
     "aria-pressed": String(n === state.row), disabled: r.trained ? null : true, onclick: () => {
     state.row = n; state.entry = null; render();
   }}, el("span", {class: "label"}, (r.trained ? "● " : "▨ ") + r.name.replace("trunk.", "")),
   r.trained ? el("span", {class: "bar t", style: `width:${Math.max(1, 70 * r.moved / most)}px`}) :
-    el("span", {class: "bar f", style: "width:70px"}), el("span", {}, r.trained ?
+    el("span", {class: "bar f", style: `width:${Math.max(1, 70 * (spared[r.name]?.cost || 0) / dearest)}px`}), el("span", {}, r.trained ?
     `${num(r.moved, 2)}${r.changed < size(r) ? `; ${count(r.changed)} of ${count(size(r))} moved` :
       ""}` : (spared[r.name] || {}).cost ? `saved ${plural(spared[r.name].cost,
       spared[r.name].unit)}` : "frozen"))));

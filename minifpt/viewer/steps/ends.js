@@ -17,38 +17,39 @@ function digits() {                         // the pictures that go in, where th
 function homeFrame() {
   const total = Object.values(D.counts).reduce((t, [n]) => t + n, 0);
   const trained = Object.values(D.counts).reduce((t, [, n]) => t + n, 0);
+  const most = Math.max(...Object.values(D.counts).map(([n]) => n));
   const swatch = (kind, name, text) => el("span", {}, el("span", {class: `cell ${kind}`},
     el("span", {}, name)), text);
   return [head("What goes in, and what is to come out"), el("p", {class: "lead"}, "One training step of a " +
     "transformer: along the upper row of boxes numbers run to the ", el("b", {}, "loss"), ", which says how wrong " +
     "the answers are, and along the lower row back, where each box gets its ", el("b", {}, "gradient"), ", which " +
     "says how its numbers should move. Pink boxes hold parameters, numbers that are trained, grey ones frozen " +
-    `parameters, white ones none; pale ones are not among the ${path.length} screens. Press `,
-  el("button", {class: "press", onclick: () => step_to(1), "data-key": "press"}, "→"), ` to follow it, in ${
-    path.length} screens or in all ${frames.length}.`),
+    "parameters, white ones none; pale ones are not on the short path. Press ",
+  el("button", {class: "press", onclick: () => step_to(1), "data-key": "press"}, "→"), ` to follow it, on a short path of ${
+    path.length} screens or through all ${S.length} operations.`),
   el("div", {class: "legend"}, swatch("trained", "ln", "trained parameters"),
     swatch("frozen", "lin", "frozen parameters"), swatch("plain", "gelu", "no parameters")),
-  el("div", {class: "two"}, el("div", {}, D.about ? el("p", {}, `${D.task}: ${D.about}`) : null,
-    el("p", {}, el("span", {class: "big"}, count(trained)), ` of ${count(total)} parameters are ` +
-      `trained.${trained < total ? " For the others no gradient is computed at all." : ""}`),
-    el("table", {}, Object.entries(D.counts).map(([g, [n, t]]) => el("tr", {}, el("td", {}, g),
-      el("td", {class: "n"}, count(n)), el("td", {}, el("span", {class: `bar ${t ? "t" : "f"}`,
-        style: `width:${Math.max(3, 190 * Math.sqrt(n / total))}px`})), el("td", {}, t ?
-        "● trained" : "▨ frozen")))),
-    el("p", {class: "texts"}, "The length of a bar is the square root of the count. " +
-      (D.counts.pos ? `pos counts the ${D.tokens} positions that are used.` : "")),
-    D.unseen.length ? el("p", {}, `The trunk's own code reads ${D.unseen.join(", ")}: what it ` +
-      "computes is not among these operations.") : null,
-    el("p", {class: "texts"}, "This page runs the textbook operations, whose source " +
-      `it shows. Training itself runs faster versions of them: with those the loss is ${
-        num(D.fast, 9)}, here it is ${num(D.loss, 9)}.`),
-    el("details", {open: true}, el("summary", {}, "Words on this page"), el("p", {class: "texts"},
+  el("div", {class: "two"}, el("div", {}, el("details", {open: true}, el("summary", {}, "Words on this page"),
+    el("p", {class: "texts"},
       "On the strip above: lin linear, ln layer norm, attn attention, soft softmax, drop dropout, " +
       "pos positions, + what a part computed is added to what went into it, last keeps only the " +
       "last tokens, where the answers are, CE cross entropy, lse log of the sum of exponentials (within CE). " + WAITS),
     el("p", {class: "texts"}, "The trunk is the transformer between the input and the output " +
       "layer. e, in the cache of lse, is exp(x − max(x)). The step runs in float32, about 7 digits; " +
-      "the gradient checks in float64, about 16."))),
+      "the gradient checks in float64, about 16.")),
+    D.about ? el("p", {}, `${D.task}: ${D.about}`) : null,
+    el("p", {}, el("span", {class: "big"}, count(trained)), ` of ${count(total)} parameters are ` +
+      `trained.${trained < total ? " For the others no gradient is computed at all." : ""}`),
+    el("table", {}, Object.entries(D.counts).map(([g, [n, t]]) => el("tr", {}, el("td", {}, g),
+      el("td", {class: "n"}, count(n)), el("td", {}, el("span", {class: `bar ${t ? "t" : "f"}`,
+        style: `width:${Math.max(1, 150 * n / most)}px`})), el("td", {}, t ?
+        "● trained" : "▨ frozen")))),
+    D.counts.pos ? el("p", {class: "texts"}, `pos counts the ${D.tokens} positions that are used.`) : null,
+    D.unseen.length ? el("p", {}, `The trunk's own code reads ${D.unseen.join(", ")}: what it ` +
+      "computes is not among these operations.") : null,
+    el("p", {class: "texts"}, "This page runs the textbook operations, whose source " +
+      `it shows. Training itself runs faster versions of them: with those the loss is ${
+        num(D.fast, 9)}, here it is ${num(D.loss, 9)}.`)),
   el("div", {}, chooser(), digits(), el("div", {class: "arrays"}, matrix({name: "x", array: D.x}),
     matrix({name: "y", array: D.y})), D.names.length && D.tokens <= 64 ? el("p", {class: "texts"},
     `The tokens in order: ${D.names.join(" ")}.${readAt() ? ` The answers y are read at the last ${

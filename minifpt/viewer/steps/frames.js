@@ -135,11 +135,11 @@ function head(title, ...badges) {           // title: text, or a step
       el("button", {"data-key": "all", onclick: () => {
         state.all = !state.all;
         render();
-      }}, state.all ? `The short path of ${path.length}` : `All ${frames.length} screens`),
+      }}, state.all ? `The short path of ${path.length}` : `All ${S.length} operations`),
       el("button", {"data-key": "back", onclick: () => go(back), disabled: back === undefined,
         "aria-label": "back"}, "←"),
-      el("span", {class: "where"}, `${way.includes(state.at) ? way.indexOf(state.at) + 1 : "–"} of ` +
-        way.length),
+      el("span", {class: "where"}, !state.all ? `${way.includes(state.at) ? way.indexOf(state.at) + 1 : "–"} of ` +
+        way.length : frames[state.at].kind === "step" ? `operation ${frames[state.at].i + 1} of ${S.length}` : ""),
       el("button", {"data-key": "next", onclick: () => go(next), disabled: next === undefined,
         "aria-label": "next"}, "→")), skipped.length > 0 && ends[0] && el("p", {class: "texts skipped"},
     `Left out since the screen before: ${skipped.length > 1 ? `${count(skipped.length)} operations, from ${
@@ -156,8 +156,8 @@ function stepFrame(step) {
   add(chooser());
   const arrays = list => list.filter(p => p.array !== undefined);
   add(faultNote(step.back ?
-    "What you see here (matrices, text, the sum of a number) is the right " +
-    "step. The fault shows in the red lines of the source and in the line below." :
+    "Matrices, text and sums with the mark “right step” are those of the step without the fault. " +
+    "The fault shows in the red lines of the source and in the line below." :
     "The fault is in the backward pass; what runs forward is unchanged."));
   const given = arrays(step.in), texts = step.in.filter(p => p.array === undefined
     && p.text !== "None" && !(p.name === "rng"));
@@ -212,7 +212,7 @@ function answer() {
   const a = array(part.array), value = valueAt(a, q.at), f = part.formula;
   const d = (checks[q.step] || []).find(d => "d" + d.name === q.name &&
     d.at.every((v, i) => v === q.at[i]));
-  const rows = [["in the step", a.dtype === "<f8" ? "float64" : "float32", num(value, 7)]];
+  const rows = [[fault() && step.back ? "in the right step" : "in the step", a.dtype === "<f8" ? "float64" : "float32", num(value, 7)]];
   const b = fault();
   if (d) {
     rows.push(["the same step", "float64", num(d.value, 10)],

@@ -311,7 +311,9 @@ function matrix(part, tag = "", ask = null, step = null, picked = null) {
     nd ? axis(0, "→", cols) : "");
   const scaled = power && cw >= 32 && ch >= 12 ? el("span", {class: "scaled"},
     `; unit 1e${power}`.replace("-", "−")) : "";
+  const f = frames[state.at], is_right = fault() && (f.kind === "adam" || f.kind === "step" && S[f.i].back);
   return el("figure", {}, el("figcaption", {}, tag ? el("span", {class: `tag ${tag}`}, tag) : null,
+    is_right ? el("span", {class: "tag right"}, "right step") : null,
     el("b", {}, part.name), ` ${shape(a.shape)} `,
     part.parameter ? el("span", {class: part.trained ? "p" : "f"},
       `${part.trained ? "● " : "▨ "}${part.parameter}, ${part.trained ? "trained" : "frozen"}`)
