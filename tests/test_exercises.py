@@ -142,18 +142,29 @@ def test_require_is_quiet_for_a_right_answer_and_raises_the_hint_of_another():
         exercises.require("bias_gradient", lambda dy: ...)
 
 
+def endless(dy):
+    while True:
+        pass
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no such alarm")
 def test_require_ends_an_endless_loop_and_leaves_no_alarm(monkeypatch):
-    def endless(dy):
-        while True:
-            pass
-
     monkeypatch.setattr(exercises, "SECONDS", 0.1)
     handler = signal.getsignal(signal.SIGPROF)
     with pytest.raises(AssertionError, match="not right yet. It did not end within 0.1 s"):
         exercises.require("bias_gradient", endless)
     assert signal.getitimer(signal.ITIMER_PROF)[0] == 0
     assert signal.getsignal(signal.SIGPROF) == handler
+
+
+def test_an_endless_loop_ends_where_there_is_no_alarm(monkeypatch):
+    """As in a browser, which has no signals either."""
+    monkeypatch.delattr(signal, "setitimer", raising=False)
+    monkeypatch.setattr(exercises, "SECONDS", 0.1)
+    tracer = sys.gettrace()
+    with pytest.raises(AssertionError, match="not right yet. It did not end within 0.1 s"):
+        exercises.require("bias_gradient", endless)
+    assert sys.gettrace() is tracer
 
 
 @pytest.fixture

@@ -126,3 +126,31 @@ def test_a_lesson_runs_in_a_tab(tab, name):
     expected = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     for cell, before in zip(cells[1:], expected, strict=True):
         assert printed(cell)[0] == printed(before)[0]
+
+
+RUN = """async code => {
+    const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+    const future = kernel.requestExecute({code});
+    let text = "";
+    future.onIOPub = message => {
+        text += message.content.text ?? "";
+        text += message.content.ename ? `${message.content.ename}: ${message.content.evalue}` : "";
+    };
+    await future.done;
+    return text; }"""
+
+
+def test_a_file_of_ones_own_is_there_after_a_reload_and_a_check_of_an_endless_loop_ends(tab):
+    page = tab(SPINE[1])
+    page.evaluate(RUN, "%pip install -q minifpt\nimport minifpt\nminifpt.new('mine.py', lesson=1)")
+    page.reload()
+    wait(page, "notebook.sessionContext.session?.kernel?.status === 'idle'", 240)
+    assert "def linear(" in page.evaluate(RUN, "print(open('mine.py').read())")
+    endless = """%pip install -q minifpt
+from minifpt.exercises import engine
+engine.SECONDS = 1
+def bias_gradient(dy):
+    while True:
+        pass
+engine.check("bias_gradient", bias_gradient)"""
+    assert "It did not end within 1 s" in page.evaluate(RUN, endless)

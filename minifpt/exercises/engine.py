@@ -24,6 +24,7 @@ import re
 import signal
 import sys
 import threading
+import time
 import traceback
 import warnings
 from dataclasses import dataclass, field, replace
@@ -228,17 +229,26 @@ def examine(name, answer, seed=None):
 def limited(seconds):
     """Raise :class:`Wrong` in a block that computes longer: an endless loop would cost a notebook
     that nbgrader runs all its points.  The time is the processor's, so that other work on the
-    machine does not count.  Without an alarm of our own (Windows, a thread) there is no limit."""
+    machine does not count.  Without an alarm (a browser, Windows, a thread) each line of Python
+    looks at the clock."""
     has_alarm = (hasattr(signal, "setitimer")
                  and threading.current_thread() is threading.main_thread()
                  and signal.getitimer(signal.ITIMER_PROF)[0] == 0)
-    if not has_alarm:
-        yield
-        return
 
     def stop(*_):
         raise Wrong(f"It did not end within {seconds:g} s: is there a loop?")
 
+    if not has_alarm:
+        end, tracer = time.monotonic() + seconds, sys.gettrace()
+
+        def look(*_):
+            return look if time.monotonic() < end else stop()
+        sys.settrace(tracer or look)                      # a debugger keeps its own
+        try:
+            yield
+        finally:
+            sys.settrace(tracer)
+        return
     handler = signal.signal(signal.SIGPROF, stop)
     signal.setitimer(signal.ITIMER_PROF, seconds, 1)      # again: an answer may catch it
     try:
