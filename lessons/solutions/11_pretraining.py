@@ -156,9 +156,10 @@ def _(rng):
     loop = random_text(int(rng.integers(20, 31)))
     a, b = (str(x) for x in rng.choice(list("aehnorst"), 2, replace=False))
     phrase, passage = random_text(6), random_text(30)
-    texts = {"loop": random_text(120) + (loop * 20)[:240], "few": random_text(360, a + b),
-             "long": "".join(random_text(100) + passage for _ in range(20)),
-             "short": random_text(60),
+    # Neither the first nor the last in the order of an alphabet is the loop.
+    texts = {"loop": "m" + random_text(119) + (loop * 20)[:240], "few": random_text(360, a + b),
+             "long": "z" + "".join(random_text(100) + passage for _ in range(20)),
+             "short": "a" + random_text(59),
              "word": "".join(random_text(int(rng.integers(7, 14))) + phrase for _ in range(22)),
              "early": (random_text(9) * 5)[:40] + random_text(320)}
     hints = {
