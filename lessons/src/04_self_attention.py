@@ -131,9 +131,9 @@ picture(fig)
 
 # %% [markdown]
 # Not 3, not 9, and not both. Both keys match equally well, so each gets half, and attention returns
-# an average, a number that the text does not contain. A token that wants two whole answers needs
-# two maps. So we cut $q$, $k$ and $v$ `(T, C)` into $H$ **heads** of $D = C / H$ channels. Each
-# head has its own map, and we join their outputs.
+# an average, a number not in the text. A token that wants two whole answers needs two maps. So we
+# cut $q$, $k$ and $v$ `(T, C)` into $H$ **heads** of $D = C / H$ channels. Each head has its own
+# map, and we join their outputs.
 #
 # ## The mask
 #
@@ -185,8 +185,7 @@ show(F.causal_mask)
 # **This is the picture to keep.** Without the mask the model "predicts" the next flip by looking at
 # it: each token looks at the next one. Why is the loss not 0? The last of the ten tokens has no
 # next one, and has to guess: $\log 2$ for one of ten, 0.069 in the mean. (One run of each.) When
-# the model writes, the next flip is not there to be looked at. (Below the picture: the library's
-# mask.)
+# the model writes, there is no next flip to look at.
 #
 # ## Positions
 #
@@ -243,8 +242,8 @@ curves({"": runs}, f"One frozen random head, five seeds\n{whose}", ylabel="bits 
        x=range(25, 151, 25), inks=[color.random], level=75, note="copy and guess")
 
 # %% [markdown]
-# Nobody has taught this head where to look, and it finds the string.
-# [Lesson 22](22_why_random_weights_find_a_string.ipynb) asks how.
+# Nobody has taught this head where to look. But the trained layers before it change what it reads,
+# and it finds the string. [Lesson 22](22_why_random_weights_find_a_string.ipynb) asks how.
 #
 # ## Exercises
 #

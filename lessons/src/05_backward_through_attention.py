@@ -111,7 +111,7 @@ if BEGIN:
     minifpt.new("mine.py", lesson=5)
 
 # %% [markdown]
-# Now the frozen head of lesson 4 trains again. The gradient that reaches the layers below it comes
+# Now the frozen head of lesson 4 trains again. The gradient that reaches the layers before it comes
 # from your function. (`warmup=0` and `schedule="constant"` keep the learning rate the same at every
 # step: [lesson 12](12_optimisers.ipynb).)
 

@@ -8,7 +8,7 @@
 #
 # - write all of GPT-2 in ten lines over the library's layers, and say what each line is for;
 # - read what the model would say half way;
-# - carry a gradient past a residual connection, and say what a check misses without it.
+# - carry a gradient past a residual connection, and say what a check of the parameters misses.
 #
 # **What we know by now.** Layer norm stops the numbers from exploding, attention moves something
 # from token to token, and we can write the gradients of both. One block is not yet a language
@@ -218,8 +218,8 @@ print("wrong:", *wrong_gradients(Forgetful), "and in the library's:", *wrong_gra
 
 #
 # (`minifpt.new("mine.py", lesson=6)` in a cell appends the stubs.) Now you have all that GPT-2
-# runs, except for the look-ups in its tables. First your functions train a small GPT-2 of 2 blocks
-# and 48 channels on the ends of five novels, and let it write. Then they run the large model.
+# runs, except the look-ups in its tables. First your functions train a small GPT-2 of 2 blocks and
+# 48 channels on the ends of five novels, and let it write. Then they run the large model.
 
 # %%
 GPT2_PARTS = "gelu layer_norm linear attention positions cross_entropy embedding unembedding"

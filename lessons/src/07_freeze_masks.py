@@ -8,7 +8,7 @@
 #
 # - say for any mask which layers run on the way back, and which gradients they compute;
 # - predict the products of a step, and compare them with the clock;
-# - name the check that notices a way back which stops too early.
+# - name the check that notices a backward pass that stops too early.
 #
 # **What we know by now.** We have a whole GPT-2, forward and back. Its parts add to one residual
 # stream, so a gradient finds its way down, even through frozen blocks.
@@ -121,7 +121,7 @@ for title, mask in masks.items():
 # $$ \text{we need } dw_l \iff w_l \text{ is trained}, \qquad
 #    \text{we need } dx_l \iff \text{something below } l \text{ is trained} $$
 #
-# We count what these rules say, and set the clock beside it.
+# We count the products by these rules and compare with the clock.
 
 # %%
 def products(mask):                                       # y, dx, dw (3,), as shares of y's

@@ -127,7 +127,7 @@ print("first five seeds:", *(f"{way}: {arms[way][:5].round().astype(int)}"
 # %% [markdown]
 # A model without a hidden layer cannot win? It is ahead of every transformer, though it has seen no
 # more images. So a claim that pretraining helps needs two controls: the same model without the
-# teacher, and the simplest model on the raw input. Here the second shows that nobody needs the
+# teacher, and the simplest model on the raw input. Here the second shows that this task needs no
 # teacher.
 #
 # Now look at *fine-tuned* and *FPT*, at their first five seeds, printed above. Suppose that we had

@@ -7,7 +7,7 @@
 # After this lesson you can
 #
 # - write what a head looks for as one matrix, and prove which part of it finds likeness;
-# - turn keys away from queries, and take that ability away;
+# - turn keys away from queries, until the head finds nothing;
 # - start the input layer where it learns fastest;
 # - answer the question of the course.
 #
