@@ -223,7 +223,7 @@ reveal(guess, float(np.log10(best[False, 1] / best[False, 2])), "powers of ten")
 fig, (ax,) = figure(width=7, height=2.8)
 for arm, loss in losses.items():
     curves({f"{'with layer norm' if arm[0] else 'without'}, factor {arm[1]}": loss},
-           f"Without layer norm the rate that works is far away\n{whose}", "learning rate",
+           f"Without layer norm, larger weights need a far smaller rate\n{whose}", "learning rate",
            "loss after 40 steps (nats)", rates[arm], ax, [color.trained if arm[0] else color.ochre],
            "x", styles=[("o" if arm[1] == 1 else "^") + ("-" if arm[0] else "--")], ylim=(0, 2.5))
 ax.legend(loc="lower center")

@@ -140,9 +140,9 @@ for i, (name, ink) in enumerate({"y": color.grey, "dx": color.teal, "dw": color.
     ax.bar(range(len(masks)), parts[:, i], 0.5, parts[:, :i].sum(axis=1), color=ink, label=name,
            hatch="//" if name == "dx" else None)
 ax.plot(range(len(masks)), parts[0].sum() * fastest / fastest[0], "o", color=color.ink,
-        label="time, drawn so that full is right")
+        label="time, scaled to 3 for full")
 ax.set_xticks(range(len(masks)), masks)
-ax.set(ylabel="forward passes", title="Freezing saves dw; dx it saves only above the way back")
+ax.set(ylabel="forward passes", title="Freezing saves dw; below the lowest trained layer, dx too")
 ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
 picture(fig)
 print("as shares of full: products", (parts.sum(axis=1) / parts[0].sum()).round(2),

@@ -33,7 +33,7 @@ from minifpt.exercises import check
 from minifpt.exercises.lesson import bars, curves, model_map, reveal, show
 from minifpt.tasks.images import patches
 
-model_map("input layer", "norm", "attention", "feed-forward", "output layer")
+model_map("input layer", "positions", "norm", "attention", "feed-forward", "output layer")
 
 # %% [markdown]
 # ## Is the teacher worth having?
@@ -197,9 +197,9 @@ def covered(t):
 lines = {"Student's t": covered(None), "1.96 for t": covered(1.96),
          "one standard error": covered(1.0)}
 reveal(guess, lines["one standard error"][1], "%")
-curves(lines, "Only Student's t keeps its promise", "seeds in each arm",
+curves(lines, "Only Student's t keeps its promise of 95 %", "seeds in each arm",
        "interval holds the truth (% of studies)", SEEDS, styles=("o-", "s--", "^-."), level=95,
-       note="promised: 95 %", ylim=(40, 101), xticks=SEEDS)
+       ylim=(40, 101), xticks=SEEDS)
 
 # %% [markdown]
 # Did you say 68, as for a normal distribution? It is even less, because $s$ comes from five runs

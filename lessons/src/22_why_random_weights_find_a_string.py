@@ -234,7 +234,7 @@ for runs, mark, ink, name in ((STEPS, "o-", color.random, "start as drawn"),
                               (ALIGNED, "s--", color.teal, "aligned start")):
     ax.semilogy(list(runs), [np.median(run) for run in runs.values()], mark, color=ink, label=name)
 ax.set(xlabel="angle between queries and keys (degrees)", ylabel="steps to 95 %",
-       xticks=range(0, 181, 30), title="No cliff: beyond 90° the steps multiply")
+       xticks=range(0, 181, 30), title="Beyond 90° the steps multiply")
 ax.legend(loc="upper left")
 picture(fig)
 
