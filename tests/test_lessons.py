@@ -337,11 +337,12 @@ def test_a_curve_says_whose_functions_it_shows(tmp_path, monkeypatch, capsys):
     whose, out = owners(*names)
     assert whose == "the library's: linear, linear_backward"
     assert 'minifpt.new("mine.py", lesson=1) begins yours' in out
+    several = "linear", "softmax", "gelu", "relu", "dropout"
+    assert owners(*several)[0] == "all 5 functions are the library's"
     own.new(file)
     own.put(file, linear)
     whose, out = owners(*names)
     assert whose == "yours: linear; the library's: linear_backward" and "linear: passed" in out
-    several = "linear", "softmax", "gelu", "relu", "dropout"
     assert owners(*several)[0] == "1 of 5 functions are yours"
 
 

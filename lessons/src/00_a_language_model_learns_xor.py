@@ -138,13 +138,13 @@ guess = ...                                               # a percentage
 reveal(guess, float(run("random@gpt2", 0)[-1]), "%")
 
 # %% [markdown]
-# That is the effect that the paper reported. Did reading teach it?
+# In the paper, too, random weights were far slower. Is it the reading?
 #
 # ## What else differs?
 #
 # The comparison tells us about reading only if reading is the only difference. It is not. The next
 # cell prints the **spread** of the weights, their typical distance from their mean. GPT-2's spread
-# suits sums of 768 numbers. Ours add only 128, so they need larger weights.
+# suits sums of 768 numbers. We add only 128, so we need larger weights.
 #
 # We call these trunks *language* and *small random*, and add a **control**, *random*: it has read
 # nothing either, but its weights have a suitable size. We train each with several **seeds**, which
@@ -181,9 +181,9 @@ curves(right, "Random weights of the right size learn, too", ylabel="bits right 
        inks=(color.language, color.random, color.small))
 
 # %% [markdown]
-# Weights that have never read a word are not behind. In the mean over eight seeds they are ahead,
-# though single runs overlap. (The picture shows three seeds. Lesson 13 asks how sure a lead is.)
-# "It is the novels" does not survive its first control.
+# Weights that have never read a word are not behind. In the mean of eight seeds they are ahead,
+# though runs overlap. (The picture shows three seeds. Lesson 13 asks how sure a lead is.) "It is
+# the novels" does not survive its first control.
 #
 # So is it the *size* of the weights? A convincing control changes one thing only. We give *small
 # random* one part of *random*: attention, or feed-forward, which has twice as many parameters.
@@ -204,10 +204,10 @@ bars(dict(sorted(ends.items(), key=lambda item: item[1].mean())),
      color.random, digits=0, levels=[50], notes=["guessing"], width=6, xlim=(0, 112))
 
 # %% [markdown]
-# The count does not decide: *small random* lacked most the size of its attention weights. Only in
+# The count does not decide: *small random* mainly lacked large enough attention weights. Only in
 # attention can one token reach another, and with tiny weights it looks everywhere equally (lesson
 # 4). That does not show that reading never matters. On XOR the trunks differ in how *fast* they
-# learn: with more steps, most small ones get there, too (`docs/results/language.md`).
+# learn: with more steps, most runs of *small random* get there, too (`docs/results/language.md`).
 #
 # ## Exercises
 #

@@ -182,9 +182,8 @@ for backward in (F.linear_backward, broken_backward):
 #
 # From here on you write the functions yourself. Set `BEGIN` to `True`, and the cell appends two
 # stubs to a file of yours. Write `linear` and `linear_backward` in `mine.py`. `linear` returns $y$
-# and `LinearCache(x, w, need)`; `linear_backward` gets $dy$ and that cache. The check also sends an
-# $x$ of shape `(B, T, I)`: make rows of it, and of $dy$, with `reshape` before the product for
-# $dw$.
+# and `LinearCache(x, w, need)`; `linear_backward` gets $dy$ and that cache. The check also sends
+# $x$ as `(B, T, I)`. For $dw$, first `reshape` $x$ and $dy$ into rows.
 
 # %%
 BEGIN = False
@@ -320,8 +319,8 @@ def choose_step(f, x):
 check("choose_step", choose_step)
 
 # %% [markdown]
-# **The picture to keep:** how fast each number of y moves with one weight: one column moves, and in
-# it stands the column of x.
+# **The picture to keep:** how fast each number of y moves with one weight: one column moves, and
+# its rates are a column of x.
 #
 # **The sentence to remember:** *A weight moves against its gradient; the chain rule gives the
 # gradient, and the forward pass alone checks it.*

@@ -120,8 +120,8 @@ for ax, values, title, ink in zip(axes, (p, np.eye(5)[target], measured), (
 picture(fig)
 
 # %% [markdown]
-# Only for one. Raising the logit of any other word, even of a likely one, takes probability away
-# from the target.
+# Only for one. Raising any other logit, even a likely word's, takes probability away from the
+# target.
 #
 # And the third panel is the first minus the second! We can derive that in two lines, from $L = \log
 # S - z_t$ with $S = \sum_j e^{z_j}$:
@@ -182,10 +182,10 @@ picture(fig)
 #
 # Write `softmax`, `softmax_backward` and `cross_entropy_backward` in `mine.py`, for any number of
 # leading axes. `softmax` returns $p$ and `SoftmaxCache(p)`, and `softmax_backward` gets that cache.
-# `cross_entropy` and `log_sum_exp` stay the library's. The cache holds `cache.targets` and
-# `cache.log_sum_exp.e`, the exponentials of each row with its largest logit subtracted. Divide by
-# the number of targets, and multiply by `dy`, one number. Keep float32 float32: `np.eye(V)` is
-# float64.
+# `cross_entropy` and `log_sum_exp` stay the library's. The first one's cache holds `cache.targets`
+# and `cache.log_sum_exp.e`, the exponentials of each row with its largest logit subtracted.
+# `cross_entropy_backward` divides by the number of targets and multiplies by `dy`, one number.
+# Return float32 for float32 logits: `np.eye(V)` is float64.
 
 # %%
 BEGIN = False                                             # True: appends the stubs
@@ -193,9 +193,9 @@ if BEGIN:
     minifpt.new("mine.py", lesson=2)
 
 # %% [markdown]
-# **Softmax regression** gives each of ten digits a score that is linear in the pixels, and descends
-# the cross-entropy. We test it on digits in fonts that the model never saw. It begins with all
-# weights 0. What is its first loss?
+# **Softmax regression** gives each of ten digits a score that is linear in the pixels. We train it
+# by gradient descent on the cross-entropy, and test it on new fonts. It begins with all weights 0.
+# What is its first loss?
 
 # %%
 guess = ...                                               # in nats

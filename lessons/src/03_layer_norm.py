@@ -98,10 +98,10 @@ print(f"GELU passes {passed:.2f} of the mean square on: size {np.sqrt(1 + passed
 # GELU turns nearly half of the numbers into almost 0, so each block multiplies the mean square by
 # 1.42 instead of 2. That is about what we saw.
 #
-# It *multiplies*: a straight line on this scale, and a steep one with the factor 2. With layer
-# norm each block *adds* something whose size does not depend on what came before. (One draw.)
+# Each block *multiplies* the size: a straight line on this scale, steep with the factor 2. With
+# layer norm each block *adds* something whose size does not depend on what came before. (One draw.)
 #
-# ## Three lines
+# ## The formula
 #
 # **Layer norm** works on each row $x$ `(C,)` alone. It subtracts the mean of the row and divides by
 # its standard deviation. Then it multiplies by a **scale** $w$ `(C,)` and adds a **bias** $b$
@@ -152,10 +152,10 @@ print("the output moves by", *(f"{length:.0e}" for length in lengths))
 # and the deviation move, too, and so do all five outputs.
 #
 # The cell measured the **Jacobian** $J$ `(C, C)`: $\hat x_i$ moves with $x_j$ at the rate $J_{ij}$.
-# Now we can write it down. The column $\mathbf 1 = (1, \dots, 1)$ is at right angles to the column
-# $\hat x$, whose mean is 0, and both have $v^\top v = C$. So the part of a move $m$ along one of
-# them is $\frac1C v\, v^\top m$. Layer norm sees neither part. The rest changes neither mean nor
-# deviation, and is divided by the deviation:
+# The column $\mathbf 1 = (1, \dots, 1)$ is at right angles to the column $\hat x$, whose mean is 0,
+# and both have $v^\top v = C$. So the part of a move $m$ along one of them is $\frac1C v\, v^\top
+# m$. Layer norm sees neither part. The rest changes neither mean nor deviation, and is divided by
+# the deviation. (The panels below include the factor in front.)
 #
 # $$ J = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \Big( I - \frac1C \mathbf{1}\mathbf{1}^\top
 #        - \frac1C \hat x \hat x^\top \Big) $$
@@ -233,8 +233,8 @@ picture(fig)
 # Twice the weights, so half the rate, or a quarter? Look at the first picture. Twelve blocks with
 # the factor 2 make $x$ some 40,000 times as large as with the factor 1. The last layer's $dw =
 # x^\top dy$ grows with $x$, and a step of it moves the scores by $x\,dw$, with $x$ once more. So
-# the rate must fall by the *square* of 40,000, about nine powers of ten. You would have to find
-# that rate, and the model hardly learns at it. (Where a line ends, one of three seeds is beyond 3.)
+# the rate must fall by the *square* of 40,000, about nine powers of ten; among our rates it is ten.
+# Even there the model hardly learns. (A line ends where the loss of a seed exceeds 3.)
 #
 # ## Exercises
 #

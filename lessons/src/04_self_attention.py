@@ -85,7 +85,7 @@ picture(fig)
 #
 # Let us set the weights by hand. Tokens are pairs such as `a7`; the last one asks which number
 # stands with `b`. Its query is `b`. Its own key must not match, so we make it negative for every
-# letter.
+# letter. (The 20 makes the shares almost 0 or 1.)
 
 # %%
 # Not to be read: a text becomes numbers.
@@ -210,10 +210,10 @@ print(f"the last token's output moves by {np.abs(shuffled - y)[..., -1, :].max()
 # at random in training; here it is 0. `PositionsCache.tokens` is a `slice(start, stop)` of the
 # table's rows. The library's backward pass reads your cache.
 #
-# Now five strings of 20 bits come in, a token each, then one of them again with half of its bits
-# hidden. The model has to return the whole string. If it copies what it sees and guesses the rest,
-# it gets 75 %. It has one block with one head, whose weights are random, large, and *frozen*. We
-# train the input layer, positions, norms and output layer, with five seeds. How many get beyond
+# Now five strings of 20 bits come in, each as one token, then one of them again with half of its
+# bits hidden. The model has to return the whole string. If it copies what it sees and guesses the
+# rest, it gets 75 %. It has one block with one head, whose weights are random, large, and *frozen*.
+# We train the input layer, positions, norms and output layer, with five seeds. How many get beyond
 # 80 %?
 
 # %%

@@ -99,9 +99,10 @@ for mistake in ("", *MISTAKES):
 # ## All heads at once, on your own file
 #
 # The library passes `(B, H, T, D)`, so a transpose is `swapaxes(-1, -2)`. Write
-# `attention_backward` in `mine.py`. It returns `dq`, `dk`, `dv` and `dbias`, which is `None` where
-# there was no bias. `mask` in its cache is dropout's, not the causal mask: $v$ met `A * mask`, or
-# `A` where `mask` is `None`. You may call `softmax_backward`, yours or this one:
+# `attention_backward` in `mine.py`. It returns `dq`, `dk`, `dv` and `dbias`, the gradient of a bias
+# that can be added to the scores. GPT-2 has none, and then `dbias` is `None`. `mask` in its cache
+# is dropout's, not the causal mask: the forward pass multiplied $v$ by `A * mask`, or by `A` where
+# `mask` is `None`. You may call `softmax_backward`, yours or this one:
 
 # %%
 show(F.softmax_backward)
@@ -110,8 +111,9 @@ if BEGIN:
     minifpt.new("mine.py", lesson=5)
 
 # %% [markdown]
-# Now the frozen head of lesson 4 trains again. The gradient that reaches the layers below it is
-# yours.
+# Now the frozen head of lesson 4 trains again. The gradient that reaches the layers below it comes
+# from your function. (`warmup=0` and `schedule="constant"` keep the learning rate the same at every
+# step: [lesson 12](12_optimisers.ipynb).)
 
 # %%
 task = minifpt.tasks.get("bit-memory", bits=20, patch=20)
@@ -167,8 +169,8 @@ curves(means, "Two of three wrong gradients learn all the same", ylabel="bits ri
 # **This is the picture to keep.** You might expect that a wrong gradient leads nowhere. But without
 # the $\sqrt D$ or the transpose, much of the direction is still right, and the head learns nearly
 # as well. Without the weighted mean some seeds fail and some do not, so you might blame the seed.
-# The control shows that the gradient of the scores does matter: without it, the head never finds
-# the string.
+# The control shows that the gradient of the scores does matter: without it, the head stays near
+# copy and guess, and never finds the string.
 #
 # So a falling loss shows that *some* of your gradient is right. Only a check says that all of it
 # is.

@@ -239,7 +239,7 @@ curves({"": history["test_loss"]}, f"A language model learns\n{whose}", "step",
 
 # %% [markdown]
 # (One run.) After 200 steps the small one knows letters and a few short words. The large one, on
-# the same functions, has read longer.
+# the same functions, was trained longer.
 #
 # ## Exercises
 #

@@ -76,8 +76,8 @@ for mask in masks.values():
 #
 # Compare the third mask with the fourth. The third trains 128 parameters, the scales of the lowest
 # layer norm. The fourth trains the whole top block, more than a thousand times as many. (Both train
-# the output layer, too.) How many times as long does a step with the third mask take as one with
-# the fourth?
+# the output layer, too.) Take the time of a step with the third mask, and divide it by that of a
+# step with the fourth. What do you get?
 
 # %%
 guess = ...                                               # below 1 if it is faster
@@ -149,11 +149,11 @@ print("as shares of full: products", (parts.sum(axis=1) / parts[0].sum()).round(
       "time", (fastest / fastest[0]).round(2))
 
 # %% [markdown]
-# **This is the picture to keep.** One per cent of the parameters, two thirds of the products. A
-# full step has three products for each layer. FPT's mask saves one of them, the $dw$ of the frozen
-# weights. It cannot save $dx$, however few parameters it trains, because the input layer waits at
-# the bottom. The time follows, but not exactly: attention, GELU and layer norm are not in the bars.
-# (A dot is the fastest of 16 rounds.)
+# **This is the picture to keep.** FPT's mask trains about one per cent of the parameters, and its
+# step needs two thirds of the products. A full step has three products for each layer. FPT's mask
+# saves one of them, the $dw$ of the frozen weights. It cannot save $dx$, however few parameters it
+# trains, because the input layer, at the bottom, waits for its gradient. The time follows, but not
+# exactly: attention, GELU and layer norm are not in the bars. (A dot is the fastest of 16 rounds.)
 #
 # Before a step the library asks which block is the lowest that has to run back. From that block on
 # it keeps what the way back will read. Below, it keeps nothing.
@@ -211,9 +211,10 @@ for kind in (minifpt.GPT2, KeepsNothing):
 #
 # ## A Frozen Pretrained Transformer, on your own file
 #
-# Write `last_tokens` and `last_tokens_backward` in `mine.py`: we read the answer at the last
-# tokens. The cache is `LastTokensCache(x.shape, n)`. (`minifpt.new("mine.py", lesson=7)` in a cell
-# appends the stubs.) Then your functions run the experiment of lesson 0.
+# Write `last_tokens` and `last_tokens_backward` in `mine.py`. `last_tokens(x, n)` returns the last
+# $n$ tokens, at which we read the answer, and the cache `LastTokensCache(x.shape, n)`.
+# (`minifpt.new("mine.py", lesson=7)` in a cell appends the stubs.) Then your functions run the
+# experiment of lesson 0.
 
 # %%
 FPT_PARTS = "last_tokens linear positions layer_norm attention gelu cross_entropy"

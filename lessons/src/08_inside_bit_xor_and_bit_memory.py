@@ -67,7 +67,8 @@ reveal(guess, int(which_one[0]))
 #
 # $$ 1 - \frac{1}{2^4}\left(\binom40 + \binom41\right) = \frac{11}{16} $$
 #
-# That makes 84 %. Only above this level has a model found the string.
+# With the visible half, 84 % of all bits are right. Only above this level has a model found the
+# string.
 #
 # We train two models that differ only in their frozen trunks. One is *language*. The other is new,
 # *matched random*: its weights are random, and each array has the mean and the standard deviation
@@ -97,9 +98,9 @@ curves(right, "Both trunks find the string", ylabel="bits right (%)", x=steps[0]
        note="copy and vote", ylim=(73, 101), inks=list(inks.values()))
 
 # %% [markdown]
-# Matched random has never read a word, and it finds the string, too. What the two trunks share is
-# the size of each array. (Is *language* better? That depends on the learning rate: with five seeds
-# it is ahead five times at 0.02, and three times at 0.06, see `python -m studies.inside rates`.)
+# Matched random has never read a word, and it finds the string, too. The two trunks share only the
+# mean and the spread of each array. (Is *language* better? That depends on the learning rate: of
+# five seeds it leads with five at 0.02, with three at 0.06: `python -m studies.inside rates`.)
 #
 # ## Where does it look?
 #
@@ -158,14 +159,14 @@ matrix(ax, moved, f"share of block {block}, head {head}", "string", "the right o
 picture(fig)
 
 # %% [markdown]
-# It moves along. A head that goes by place looks at one column in each row. So it finds the
-# string by its content. (One model, 64 examples.)
+# It moves along. A head that goes by place would stay in one column. So this one finds the string
+# by its content. (One model, 64 examples.)
 #
 # ## Is it these heads that do it?
 #
-# You have seen where a head looks. You have not seen what that is good for. To find out, we change
-# the model while it runs: `minifpt.trace(model, change={layer: function})` replaces the output of a
-# layer. To **mute** a head is to set all its shares to 0, so that it brings nothing.
+# You have seen where a head looks, not what that is good for. To find out, we change the model
+# while it runs: `minifpt.trace(model, change={layer: function})` replaces the output of a layer. To
+# **mute** a head is to set all its shares to 0, so that it brings nothing.
 #
 # But what do we compare with? If we muted heads of other blocks, more than the looking would
 # differ: block 0 is the first to read the input, so its heads may matter more, whatever they look
@@ -216,11 +217,11 @@ picture(fig)
 # more heads share the work. (One run each.)
 #
 # So here looking matters: the heads that look at the right string carry the answer. The frozen
-# weights could already move and compare, and training brought that out. Nothing that we measured
+# weights could already compare and copy, and training brought that out. Nothing that we measured
 # needs language. But in the paper, whose GPT-2 is six times as wide, random weights fail at bit
 # memory. (A likely reason is in `docs/results/why.md`.)
 #
-# This is where `mute` stood: it changed `probabilities`.
+# Here `mute` intervened: it changed `probabilities`.
 
 # %%
 show(F.attention, lines=("scores = q", "y = dropped"))

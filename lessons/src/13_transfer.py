@@ -49,7 +49,7 @@ model_map("input layer", "norm", "attention", "feed-forward", "output layer")
 #   b$
 #   of 784 pixels $f$. Lesson 2 has its gradient.
 #
-# Each arm sees 2,400 images, each label twelve times in the mean: the transformers in 150 steps of
+# Each arm sees 2,400 images, each label twelve times on average: the transformers in 150 steps of
 # 16, the probe in 12 steps of all 200. Each has ten seeds; the seed also chooses the 200 labels. We
 # chose each transformer's learning rate as the best of three *on the test*, which favours the
 # transformers. Guessing gets 20 % right. What does the probe get?
@@ -147,7 +147,7 @@ guess = ...
 #    e = \sqrt{\frac{s_a^2}{n} + \frac{s_b^2}{n}} $$
 #
 # The first is the **standard error** of a mean, and $e$ is that of a difference. Of a normal
-# distribution, 95 % lie within $1.96\,e$. But we measured $s$ on few runs, often too small. So a
+# distribution, 95 % lie within $1.96\,e$. But on few runs the measured $s$ is often too small. So a
 # larger number $t$ replaces 1.96, from Student's distribution for $n - 1$ **degrees of freedom**:
 # the fewer runs, the larger $t$. The **interval** is
 #
@@ -229,8 +229,9 @@ print(f"ahead in {100 * (lead > 0).mean():.0f} % of the studies")
 #
 # ## What the interval leaves out
 #
-# The probe starts from zeros and sees all labels at each step. Suppose that all ten runs had had
-# the *same* 200 labels, and other seeds. What would the spread of the probe have been, in points?
+# The probe starts from zeros and sees all labels at each step. Suppose that all ten runs had the
+# *same* 200 labels, and only the seeds differed. What would the spread of the probe have been, in
+# points?
 
 # %%
 guess = ...

@@ -39,9 +39,9 @@ lesson.model_map("attention", "input layer")
 #
 # A head makes a query from token $x$ and a key from token $z$, both `(C,)`, with its frozen weights
 # $W_q$ and $W_k$, both `(C, D)`. Their product is the score. (We leave out $1/\sqrt D$ and the
-# biases.) So the score needs one matrix only, the head's **form** $M$ `(C,
-# C)`. Any square matrix is the sum of a **symmetric** part $S$ and an **antisymmetric** part $A$
-# (here no scores and no map):
+# biases.) So the score needs one matrix only, the head's **form** $M=W_qW_k^\top$ `(C, C)`. Any
+# square matrix is the sum of a **symmetric** part $S$ and an **antisymmetric** part $A$ (not lesson
+# 4's scores and map):
 #
 # $$ \text{score}(x, z) = (x\,W_q)\,(z\,W_k)^\top = x\,M\,z^\top, \qquad
 #    M = \underbrace{\tfrac12 (M + M^\top)}_{S\, =\, S^\top} +
@@ -84,7 +84,7 @@ print(f"by S: from {by_S.min():.1f} to {by_S.max():.1f}")
 # **Only through the symmetric part can a token find itself.** A symmetric matrix has $C$
 # **eigendirections** at right angles: unit vectors $u_j$ `(C,)` with $u_j S = \lambda_j u_j$. The
 # **eigenvalue** $\lambda_j$ is the score of $u_j$ with itself: where it is positive, the head looks
-# for likeness, where it is negative, away from it.
+# for likeness, where it is negative, the head looks away.
 #
 # ## One switch
 #

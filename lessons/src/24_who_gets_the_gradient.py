@@ -103,9 +103,9 @@ picture(fig)
 # | | $dk = dS^\top q / \sqrt D$ | $k$ came in transposed, and so does $dS$ |
 #
 # The sum in the bracket is the *weighted mean* of a row of $dA$: the row of $A$ holds the weights.
-# So the bracket asks whether this token costs more than the average of what you bring home. If it
-# does, its score must fall. The two transposes are the columns of the picture: $dv_s = \sum_t
-# A_{ts}\, dy_t$ collects from every token $t$ that looked at $s$.
+# So the bracket asks whether looking at this token raises the loss more than looking at an average
+# token of the row. If it does, its score must fall. The two transposes are the columns of the
+# picture: $dv_s = \sum_t A_{ts}\, dy_t$ collects from every token $t$ that looked at $s$.
 #
 # *On paper.* A row of $A$ is $(\tfrac12, \tfrac12)$, and the same row of $dA$ is $(1, 0)$. What is
 # $dS$? And if the row of $A$ is $(1, 0)$?

@@ -53,6 +53,8 @@ def written(path, *names):
 def whose(names, mine):
     """Return which of the functions ``names`` are the reader's, those in ``mine``, as text."""
     if len(names) > 4:
+        if not set(mine) & set(names):
+            return f"all {len(names)} functions are the library's"
         return f"{sum(name in mine for name in names)} of {len(names)} functions are yours"
     owners = {"yours": [name for name in names if name in mine],
               "the library's": [name for name in names if name not in mine]}
