@@ -41,7 +41,7 @@ PAGES = ("RESULTS.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md", "lesso
          "benchmarks/README.md", "studies/*.md", "README.md")
 FILES = ("docs/**/*.png", "minifpt/*.py", "docs/**/*.ipynb", "benchmarks/*.py",
          "studies/*.py", "studies/*.csv", "weights/*.png", "weights/*.csv",
-         "tests/extend/*.py", "tests/gradient_cases.py", "lessons/solutions/*.py",
+         "tests/extend/*.py", "tests/gradient_cases.py", "lessons/*.py", "lessons/solutions/*.py",
          "CITATION.cff", ".github/workflows/*.yml")
 API = {"tasks": "Tasks", "fpt": "The frozen pretrained transformer", "gpt2": "GPT-2",
        "layers": "Layers", "functional": "Operations and their gradients", "freeze": "Freezing",

@@ -84,6 +84,7 @@ RUN_SETTINGS = {                                          # name: (type, help)
     "until": (float, "end once three tests in a row reach this accuracy, at most 1"),
     "dropout": (float, "share of activations set to 0"),
     "schedule": (None, "learning rate over time"),
+    "weight_decay": (float, "weight decay of AdamW"),
     "clip": (float, "largest norm of all gradients together"),
     "warmup": (int, "steps over which the learning rate rises"),
     "eval_every": (int, "steps between tests"),

@@ -51,7 +51,7 @@ def info(args):
            help="blocks x heads x channels, or with a family's name (default: 6x4x128)"),
     option("--tokens", type=int, help="tokens in a passage, at most 256 (default: 256)"),
     shared.out_option("weight file to write, beside a folder with its run", "minigpt-SOURCE.npz"),
-    *shared.run_options("steps", "batch_size", "lr", default="the source's"),
+    *shared.run_options("steps", "batch_size", "lr", "weight_decay", default="the source's"),
     shared.SEED,
     option("--resume", action="store_true", help="continue from the last checkpoint"),
     shared.FORCE)
@@ -60,7 +60,8 @@ def pretrain(args):
     last = pretraining.pretrain(args.source, out, shape=args.shape, tokens=args.tokens,
                                 text=args.text, data=args.data, seed=args.seed,
                                 resume=args.resume, force=args.force,
-                                **shared.given_options(args, "steps", "batch_size", "lr"))[-1]
+                                **shared.given_options(args, "steps", "batch_size", "lr",
+                                                       "weight_decay"))[-1]
     print(f"{out}: {last['test_loss']:.3f} nats, {100 * last['test_accuracy']:.1f} % accuracy on "
           f"held-out data, {weights.PRETRAINED_ON[args.source]}")
 

@@ -14,8 +14,8 @@ from ..training import train
 from ..trunks.names import shape_of
 
 SHAPE = SHAPES["minigpt"]                                 # by default
-ON_TEXT = {"steps": 4500, "batch_size": 16, "lr": 3e-3}
-ON_MNIST = {"steps": 8000, "batch_size": 32, "lr": 1e-3}
+ON_TEXT = {"steps": 4500, "batch_size": 16, "lr": 3e-3, "weight_decay": 0.1}
+ON_MNIST = ON_TEXT | {"steps": 8000, "batch_size": 32, "lr": 1e-3}
 
 
 class Source(NamedTuple):
@@ -59,10 +59,10 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
              from both sides.
     tokens   tokens in a passage, by default the trunk's positions, 256; positions beyond them are
              not trained.  Not for ``bits``, ``images`` and ``vision``.
-    options  ``steps``, ``batch_size`` and ``lr``, by default the source's.
+    options  ``steps``, ``batch_size``, ``lr`` and ``weight_decay``, by default the source's.
 
     AdamW with 200 steps of warm-up, a tenth of the steps if these are at most 200, cosine decay to
-    a tenth, weight decay 0.1, no dropout.  Returns the run's history.
+    a tenth, no dropout.  Returns the run's history.
     """
     one_of("pretrain", "the source", source, SOURCES)
     make_task, settings, reads, causal = SOURCES[source]
@@ -102,8 +102,7 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
     steps = options["steps"]
     history = train(model, task, seed=seed, out=out.with_suffix(""), resume=resume,
                     schedule="cosine", warmup=200 if steps > 200 else steps // 10,
-                    weight_decay=0.1, eval_every=250, test_examples=128, checkpoint_every=250,
-                    progress=progress,
+                    eval_every=250, test_examples=128, checkpoint_every=250, progress=progress,
                     config={"pretraining": source} | asdict(trunk.config), **options)
     trunk.config = saved.config = replace(saved.config, dropout=0.1)
     arguments = {"shape": shape, "tokens": tokens} | options
