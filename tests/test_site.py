@@ -79,7 +79,7 @@ def test_a_picture_of_an_older_page_is_found(builder, monkeypatch):
 def test_each_file_that_a_page_links_is_in_the_site(builder):
     staged = {path for pattern in (*builder.PAGES, *builder.FILES) for path in ROOT.glob(pattern)}
     for page in sorted(path for path in staged if path.suffix == ".md"):
-        for target in re.findall(r"\]\(([^)#:\s]+)", page.read_text(encoding="utf-8")):
+        for target in re.findall(r"\]\(([^)#:\s]+)[)#]", page.read_text(encoding="utf-8")):
             linked = (page.parent / target).resolve()
             assert linked in staged or linked.is_dir(), f"{page} links {target}"
 
