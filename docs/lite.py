@@ -76,7 +76,7 @@ def notebook(path):
             cell["source"] = for_tab("".join(cell["source"]), changes)
     if missing := [old for old in changes if old not in text]:
         raise ValueError(f"{path.name} has no {missing[0]!r}: correct TAB in docs/lite.py")
-    if match := re.search(r'@recorded\(\\"\d+\\"(, live=0)?', text):
+    if match := re.search(r'recorded\(\\"\d+\\"(, live=0)?', text):
         budget += NO_RUN + WRITTEN.format("all") if match[1] else ONE_RUN + WRITTEN.format(
             "the others")
     budget = f"{budget.strip()} " if budget else ""

@@ -5,6 +5,7 @@ into ``lessons/results``.
 """
 
 import ast
+import base64
 import functools
 import inspect
 import json
@@ -81,25 +82,29 @@ def write(path, function, results):
 
 
 def encode(value):
-    """Return a result for a JSON file; a float32 number has no more digits than it needs."""
+    """Return a result for a JSON file."""
     if isinstance(value, FPT):
         return {"recipe": asdict(value.recipe), "trained": {
             name: encode(p.data) for name, p in value.named_parameters() if p.trainable}}
     if isinstance(value, tuple):
         return {"tuple": [encode(part) for part in value]}
     value = np.asarray(value)
-    is_short = value.dtype == np.float32
-    return value.astype(str).astype(float).tolist() if is_short else value.tolist()
+    if value.dtype != np.float32:
+        return value.tolist()
+    return {"shape": value.shape, "float32": base64.b64encode(value.astype("<f4")).decode()}
 
 
 def decode(value):
-    """Return what :func:`encode` was given, a float32 array in float64."""
+    """Return what :func:`encode` was given."""
     if not isinstance(value, dict):
         return np.array(value)
+    if "float32" in value:
+        data = np.frombuffer(base64.b64decode(value["float32"]), "<f4")
+        return data.astype(np.float32).reshape(value["shape"])
     if "tuple" in value:
         return tuple(decode(part) for part in value["tuple"])
     model = FPT.from_recipe(Recipe(**value["recipe"]))
     for name, parameter in model.named_parameters():
         if name in value["trained"]:
-            parameter.data[...] = value["trained"][name]
+            parameter.data[...] = decode(value["trained"][name])
     return model
