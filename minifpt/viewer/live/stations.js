@@ -207,7 +207,7 @@ const STATIONS = [
   {set: {task: "bit-xor"}, show: ["points"],
     guess: notes => notes.shown ? 2 : null,
     acts: [["Show the heads", notes => show_points(notes.shown = true)]],
-    judge: notes => notes.shown ? ["After bit memory all heads look at similar tokens, and bit memory is learned soonest. " +
+    judge: notes => notes.shown ? ["After bit memory all heads do, and bit memory is learned soonest. " +
       "After novels some do, and it did not help: novels changed everything else, too.",
     [["pretrained on", "heads right of the band", "steps to 95 % on bit memory"], ...Object.entries(D.heads.traces).map(
       ([name, rows]) => [TRAINED_ON[name], `${rows.flat().filter(v => v - D.heads.random[0] > 2 *
