@@ -46,7 +46,7 @@ model_map("input layer", "positions", "norm", "attention", "feed-forward", "outp
 # - *fine-tuned*: the teacher, all of it;
 # - *FPT*: the teacher with attention and feed-forward frozen, as in lesson 0;
 # - *probe on pixels*: no transformer at all. A **probe** is a linear classifier: scores $S = f\,W +
-#   b$ of 784 pixels $f$. (Its gradient is in lesson 2.)
+#   b$ of 784 pixels $f$. Lesson 2 has its gradient.
 #
 # Each arm sees 2,400 images, each label twelve times on average: the transformers in 150 steps of
 # 16, the probe in 12 steps of all 200. Each has ten seeds; the seed also chooses the 200 labels. We

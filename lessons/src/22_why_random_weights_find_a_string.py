@@ -248,7 +248,7 @@ picture(fig)
 # *What does a frozen transformer already have, and what must be learned?*
 #
 # - *It has ways to compare and to combine.* Half of a random head's directions look for likeness,
-#   and feed-forward layers make the products that XOR needs (lesson 8).
+#   and feed-forward layers make the products for XOR (lesson 8).
 # - *It must learn a way in and a way out*: the output layer; for bit memory also the input layer,
 #   for bit XOR positions or norms (`docs/results/whole.md`).
 # - *Was it the reading?* Not for bits, as far as we can tell.
