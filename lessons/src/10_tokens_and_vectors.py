@@ -322,8 +322,9 @@ check("tied_gradient", tied_gradient)
 # %% [markdown]
 # **3.** *Open.* Which of several tables knows best that certain words belong together? Choose a
 # measure. Tables may differ in the length of their rows, a table may have rows that all point about
-# the same way, and being opposite is not being alike. Then set `RUN` to `True`: near neighbours
-# find words that can replace each other, distant ones words on the same subject. Do you see it?
+# the same way, being opposite is not being alike, and one pair alone says little. Then set `RUN` to
+# `True`: near neighbours find words that can replace each other, distant ones words on the same
+# subject. Do you see it?
 
 # %%
 def best_table(tables, pairs):
