@@ -31,8 +31,8 @@ from minifpt.layers import Parameter
 # ## A word is a row
 #
 # A model reads **tokens**. Ours are bytes, GPT-2's are frequent pieces of words, and in this lesson
-# they are whole words, because we can judge what becomes of a word. Each kind of token has a
-# number, its **id**.
+# they are whole words, because we can judge what a model learns about a word. Each kind of token
+# has a number, its **id**.
 
 # %%
 sentence = "the cat saw the dog and the bird".split()
