@@ -4,8 +4,8 @@
 
 A trunk is pretrained on the same books with another weight decay, or on their characters in random
 order, which keeps how often each comes and nothing else.  All else is as ``minifpt pretrain
-language`` has it.  Every trunk is a row of ``OUT/decay.csv``, by default in ``studies/results``; one
-that is there is skipped.
+language`` has it.  Every trunk is a row of ``OUT/decay.csv``, by default in ``studies/results``;
+one that is there is skipped.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from minifpt.tasks.text import read_book, text_files
 from studies import directions
 from studies.runs import RESULTS, fill
 
-ARMS = ("in order", 0.0), ("in order", 0.1), ("in order", 0.3), ("shuffled", 0.1)
-SEEDS = 0, 1
+ARMS = ("in order", "0"), ("in order", "0.1"), ("in order", "0.3"), ("shuffled", "0.1")
+SEEDS = "0", "1"
 KEY = "shape", "text", "weight_decay", "seed"
 
 
@@ -37,20 +37,19 @@ def shuffle(files, folder):
 
 @one_core
 def run(setting, files, folder):
-    """Pretrain one trunk, and return its row: means over its heads, of the first block, too."""
-    shape, text, decay, seed = setting
+    """Pretrain one trunk, and return its row, with means over its heads."""
+    shape, text, decay, seed = setting.values()
     if text == "shuffled":
         shuffle(files, folder / "shuffled")
         files = [folder / "shuffled"]
-    out = folder / f"{shape}-{text.replace(' ', '-')}-{decay:g}-{seed}"
-    history = pretrain("language", out, shape=shape, text=files, seed=seed, weight_decay=decay,
-                       resume=out.exists(), force=True)
+    out = folder / "-".join([shape, text.replace(" ", "-"), decay, seed])
+    history = pretrain("language", f"{out}.npz", shape=shape, text=files, seed=int(seed),
+                       weight_decay=float(decay), resume=out.exists(), force=True)
     trunk = minifpt.trunks.get(f"{out}.npz")
     numbers = zip(("directions", "norm", "largest", "mean_trace"), directions.measures(trunk),
                   strict=True)
-    return dict(zip(KEY, map(str, setting), strict=True)) | {
-        "test_loss": f"{history[-1]['test_loss']:.4f}",
-        **{name: f"{value:.4g}" for name, value in numbers}}
+    return setting | {"test_loss": f"{history[-1]['test_loss']:.4f}"} | {
+        name: f"{value:.4g}" for name, value in numbers}
 
 
 def main():
@@ -60,10 +59,10 @@ def main():
     parser.add_argument("--folder", type=Path, default=Path("runs"), help="of the trunks")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV file")
     args = parser.parse_args()
-    settings = [(args.shape, *arm, seed) for seed in SEEDS for arm in ARMS]
+    settings = [dict(zip(KEY, (args.shape, *arm, seed), strict=True))
+                for seed in SEEDS for arm in ARMS]
     fill(args.out / "decay.csv", settings, lambda setting: run(setting, args.text, args.folder),
-         lambda row: tuple(map(str, row)) if isinstance(row, tuple) else tuple(
-             row[name] for name in KEY))
+         key=lambda row: [row[name] for name in KEY])
 
 
 if __name__ == "__main__":
