@@ -220,12 +220,9 @@ def test_downloads_ask_for_the_official_files_and_their_hashes(tmp_path, nowhere
     *[("train-images-idx3-ubyte.gz", error, FileNotFoundError,
        "download from https://ossci.* failed.*MINIFPT_DATA")
       for error in (OSError("no route\nto host"), ValueError("hash differs"))],
-    ("cifar-10-binary.tar.gz", archive({"test_batch.bin": bytes(9999)})[:60], ValueError,
-     "tar.gz: damaged or cut short"),
-    ("cifar-10-binary.tar.gz", b"x" * 999, ValueError, "tar.gz: damaged"),
-    ("cifar-10-binary.tar.gz", archive({"test_batch.bin": b"x"}), ValueError,
-     "tar.gz: it does not hold data_batch_1.bin and data_batch_2.bin and")],
-    ids=["no route", "another hash", "cut short", "no archive", "without pictures"])
+    *[("cifar-10-binary.tar.gz", raw, ValueError, "tar.gz: not CIFAR-10's archive")
+      for raw in (b"x" * 999, archive({"test_batch.bin": b"x"}))]],
+    ids=["no route", "another hash", "no archive", "without pictures"])
 def test_failed_downloads_are_one_line(server, file, raw, kind, message):
     server.files[file] = raw
     with refused(message, kind):

@@ -10,11 +10,12 @@ import sys
 import tarfile
 import zlib
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from . import cache_folder, one_line, refuse_pointer, write_beside
+from . import cache_folder, one_line, refuse_damage, refuse_pointer, write_beside
 
 MAX_BYTES = 1 << 28                                       # of a file
 URLS = {"mnist": "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -118,20 +119,11 @@ def download(name, file, sha256, folder, missing):
 
 
 def unpack(archive, files):
-    """Write ``files`` from any folder of a tar archive beside it, and delete the archive."""
-    missing = {*files}
-    try:
-        with tarfile.open(archive) as tar:
-            for member in tar:
-                name = Path(member.name).name
-                if member.isfile() and name in missing:
-                    write_beside(archive.with_name(name),
-                                 lambda f, m=member: shutil.copyfileobj(tar.extractfile(m), f))
-                    missing.remove(name)
-    except (tarfile.TarError, EOFError, zlib.error) as e:
-        raise ValueError(f"{archive}: damaged or cut short ({one_line(e)})") from None
-    if missing:
-        raise ValueError(f"{archive}: it does not hold {' and '.join(sorted(missing))}")
+    """Write the ``files`` of CIFAR-10's archive beside it, and delete the archive."""
+    with refuse_damage(f"{archive}: not CIFAR-10's archive"), tarfile.open(archive) as tar:
+        for file in files:
+            data = tar.extractfile(f"cifar-10-batches-bin/{file}")
+            write_beside(archive.with_name(file), partial(shutil.copyfileobj, data))
     archive.unlink()
 
 
