@@ -31,7 +31,8 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.delenv("MINIFPT_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setitem(sys.modules, "pooch", None)
+    for name in "pooch", "distributed":
+        monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(trunks.SHAPES, "minigpt", TINY)
     monkeypatch.setattr(pretrain, "SHAPE", TINY)
     return folder
@@ -244,7 +245,12 @@ REFUSED = [                                               # rows that differ in 
     (TRAIN + "--resume", "no run of bit-xor"), (TRAIN + "--resume --out none", "no run to resume"),
     (TRAIN + "--out text", "text is a file, expected a folder"),
     (COMPARE + "--seeds 1001", "seeds must be a whole number, at least 1 and at most 1,000"),
-    (COMPARE + "--jobs 0", "jobs must be"), ("lessons 99", "there is no lesson 99: expected a low"),
+    (COMPARE + "--jobs 0", "jobs must be a whole number, at least 1, got 0"),
+    (COMPARE + "--first-seed -1", "seed must be a whole number, at least 0, got -1"),
+    (COMPARE + "--jobs 2 --dask tcp://x:1", "--dask: not allowed with argument --jobs"),
+    (COMPARE + "--dask tcp://x:1", "needs the package distributed: pip install distributed"),
+    ("steps bit-xor --model random:gpt2", "at most 20,000,000 can be stepped through"),
+    ("lessons 99", "there is no lesson 99: expected a low"),
     # data and models
     ("train mnist --model random", "MINIFPT_DATA"),
     ("train mnist --data ~nosuchuser/x", "~nosuchuser/x does not hold"),
