@@ -45,13 +45,6 @@ class FreezeMask:
     adapter: bool = False
     only: tuple = ()
 
-    def __new__(cls, *args, **flags):
-        for name in flags:
-            if name not in cls.__dataclass_fields__:
-                raise ValueError(f"FreezeMask: '{name}' is not a group, expected one of "
-                                 f"{', '.join(GROUPS)}, patterns or only")
-        return super().__new__(cls)
-
     def __post_init__(self):
         for name in GROUPS:
             flag("FreezeMask", name, getattr(self, name))

@@ -231,14 +231,6 @@ def same_shape(dy, shape):
 # -------------------------------------------- limits of single operations, of the same name
 
 
-def whole(op, name, value, most=None):
-    """Return an integer from 1.  Raises ``ValueError`` for others, and for those above ``most``."""
-    if not is_integer(value) or value < 1 or most is not None and value > most:
-        raise ValueError(f"{op}: {name} is {brief(value)}, expected "
-                         + ("1 or more" if most is None else f"1 to {most}"))
-    return value
-
-
 def positions(x, w, start=0, **_):
     """Raise ``ValueError`` unless the table has all of the positions."""
     stop = start + x.shape[1]
@@ -281,7 +273,8 @@ def rope(base=1.0, **_):
 
 def last_tokens(x, n):
     """Raise ``ValueError`` unless n is from 1 to T: ``x[:, -0:]`` would be all tokens."""
-    whole("last_tokens", "n", n, x.shape[1])
+    if not is_integer(n) or not 1 <= n <= x.shape[1]:
+        raise ValueError(f"last_tokens: n is {brief(n)}, expected 1 to {x.shape[1]}")
 
 
 def cross_entropy(targets, **_):

@@ -1,7 +1,6 @@
 """Tasks and trunks in files of the user's own, by the name ``FILE.py:NAME``, and their errors in
 one line: file, line and method."""
 
-import ast
 import builtins
 import importlib.util
 import os
@@ -10,7 +9,7 @@ import sys
 import traceback
 import types
 import zlib
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder, SourceFileLoader
 from pathlib import Path
 
@@ -19,8 +18,7 @@ from .spelling import suggestion
 USERS_OWN = re.compile(r"(?s)(.+\.py):([A-Za-z_]\w*)")
 # A user's files run as modules with these prefixes: FILE.py:NAME, and --functional FILE.
 MODULES = "minifpt_user_", "minifpt_own"
-LOADED = {}                                               # {a module's file: its code that ran}
-RAN = {}                      # {name of the module of a file: {it and its imports: their code}}
+LOADED = {}                                               # {module: (its file, the text that ran)}
 
 
 class UsersError(ValueError):
@@ -58,10 +56,7 @@ def message(error):
     """Return the class and text of an error on one line."""
     if isinstance(error, SystemExit):
         return "it ends the program, by sys.exit() or quit(): let it raise a ValueError instead"
-    try:
-        text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
-    except Exception:                                     # the user's own class may fail as text
-        text = ""
+    text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
     return f"{type(error).__name__}: {text:.300}" if text else type(error).__name__
 
 
@@ -81,16 +76,22 @@ def users_code():
         raise UsersError(f"{where}: {message(e)}") from e
 
 
+def compiled(text, path):
+    """Return the code of a file of the user's own, from its text.  Raises :class:`UsersError`."""
+    try:
+        return compile(text, path, "exec", dont_inherit=True)
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as e:
+        line = f", line {e.lineno}" if getattr(e, "lineno", None) else ""
+        raise UsersError(f"{shown(path)}{line}: {message(e)}") from e
+
+
 class Loader(SourceFileLoader):
     """Runs a file of the user's own, as it is now: no ``*.pyc`` is read or left behind."""
 
     def get_code(self, fullname):
-        LOADED[self.path] = self.get_data(self.path)
-        try:
-            return compile(LOADED[self.path], self.path, "exec", dont_inherit=True)
-        except (ValueError, SyntaxError, RecursionError, MemoryError) as e:
-            line = f", line {e.lineno}" if getattr(e, "lineno", None) else ""
-            raise UsersError(f"{shown(self.path)}{line}: {message(e)}") from e
+        text = self.get_data(self.path)
+        LOADED[fullname] = Path(self.path), text
+        return compiled(text, self.path)
 
     def exec_module(self, module):
         package = module.__name__.partition(".")[0]
@@ -149,7 +150,7 @@ def is_in(folder, name):
 
 def load_object(text):
     """Return the class or function ``FILE.py:NAME``; a file that has changed is run again, as is
-    one that imports a changed module from its folder."""
+    one of whose folder a module has changed."""
     path, name = USERS_OWN.fullmatch(text).groups()
     if not Path(path).is_file():
         raise FileNotFoundError(f"{text}: there is no file {path}")
@@ -161,47 +162,29 @@ def load_object(text):
 
 
 def run_file(path):
-    """Return a Python file as a module.  It runs again where it has changed, or a module of its
-    folder that it imports."""
-    code, name = forget_changed(path), f"{package_of(path.parent)}_{path.stem}"
-    if RAN.pop(name, None) != code or name not in sys.modules:
+    """Return a Python file as a module."""
+    name = f"{package_of(path.parent)}_{path.stem}"
+    forget_changed(path.parent)
+    if name not in sys.modules:
         loader = Loader(name, str(path))
         spec = importlib.util.spec_from_file_location(name, path, loader=loader)
         sys.modules[name] = importlib.util.module_from_spec(spec)     # as dataclasses expect
-        with users_code():
-            loader.exec_module(sys.modules[name])
-    RAN[name] = code
+        try:
+            with users_code():
+                loader.exec_module(sys.modules[name])
+        except BaseException:
+            del sys.modules[name]
+            raise
     return sys.modules[name]
 
 
-def forget_changed(path):
-    """Return {file: its code} of a file and of the modules of its folder that it imports.  Where
-    one of these has changed, all of the folder's are forgotten, so that they run again."""
-    files, package = [path], package_of(path.parent)
-    with suppress(SyntaxError, ValueError, RecursionError):           # Loader tells it better
-        files += imports_of(path)
+def forget_changed(folder):
+    """Forget all modules of a user's folder where the file of one has changed, so that they run
+    again."""
     importlib.invalidate_caches()                         # of what the folders hold
-    code = {str(file): file.read_bytes() for file in files}
-    if any(LOADED.setdefault(file, text) != text for file, text in [*code.items()][1:]):
-        for name, module in [*sys.modules.items()]:
-            if name.startswith(f"{package}.") or getattr(module, "__file__", None) in [*code][1:]:
-                del sys.modules[name]
-    return code
-
-
-def imports_of(path):
-    """Return the paths of the modules that a file imports from its folder, or from folders in it,
-    themselves or through each other, without running them."""
-    files = [path]
-    for file in files:                                    # it grows
-        nodes = ast.walk(ast.parse(file.read_bytes()))
-        for node in (n for n in nodes if isinstance(n, (ast.Import, ast.ImportFrom))):
-            level, module = getattr(node, "level", 0), getattr(node, "module", None) or ""
-            for alias in node.names:
-                place = file.parents[level - 1] if level else path.parent
-                parts = f"{module}.{alias.name}".strip(".").split(".")
-                for part in parts if level or parts[0] != "minifpt" else ():
-                    place /= part
-                    files += [file for file in (place.with_suffix(".py"), place / "__init__.py")
-                              if file.is_file() and file not in files]
-    return sorted(files[1:])
+    package = package_of(folder)
+    files = {name: pair for name, pair in LOADED.items() if name.startswith(package)}
+    if any(not path.is_file() or path.read_bytes() != text for path, text in files.values()):
+        for name in [name for name in sys.modules if name.startswith(package)]:
+            LOADED.pop(name, None)
+            del sys.modules[name]

@@ -290,7 +290,7 @@ def table(path):
     the forms, means over the heads."""
     arms, names, rows = {}, {}, read_rows(path)
     if "share" in rows[0]:
-        return tables.markdown([["trunk", "share (%)", "trace", "norm", "directions"], *(
+        return tables.markdown([["trunk", "share (%)", "trace", "norm", "positive directions"], *(
             [f"`{trunk}`", f"{100 * mean(rows, trunk, 'share'):.1f}",
              f"{mean(rows, trunk, 'trace'):.2f}", f"{mean(rows, trunk, 'norm'):.1f}",
              f"{mean(rows, trunk, 'directions'):.1f}"]

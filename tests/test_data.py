@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import tarfile
-import tracemalloc
 import types
 from pathlib import Path
 
@@ -220,12 +219,9 @@ def test_downloads_ask_for_the_official_files_and_their_hashes(tmp_path, nowhere
     *[("train-images-idx3-ubyte.gz", error, FileNotFoundError,
        "download from https://ossci.* failed.*MINIFPT_DATA")
       for error in (OSError("no route\nto host"), ValueError("hash differs"))],
-    ("cifar-10-binary.tar.gz", archive({"test_batch.bin": bytes(9999)})[:60], ValueError,
-     "tar.gz: damaged or cut short"),
-    ("cifar-10-binary.tar.gz", b"x" * 999, ValueError, "tar.gz: damaged"),
-    ("cifar-10-binary.tar.gz", archive({"test_batch.bin": b"x"}), ValueError,
-     "tar.gz: it does not hold data_batch_1.bin and data_batch_2.bin and")],
-    ids=["no route", "another hash", "cut short", "no archive", "without pictures"])
+    *[("cifar-10-binary.tar.gz", raw, ValueError, "tar.gz: not CIFAR-10's archive")
+      for raw in (b"x" * 999, archive({"test_batch.bin": b"x"}))]],
+    ids=["no route", "another hash", "no archive", "without pictures"])
 def test_failed_downloads_are_one_line(server, file, raw, kind, message):
     server.files[file] = raw
     with refused(message, kind):
@@ -243,7 +239,7 @@ BATCH = bytes(4 * 3073)
     *[(FILES[0], raw, message) for raw, message in (
         (b"", "starts with ''"), (IDX[:7], "damaged or cut short"),
         (gzip.compress(IDX, mtime=0)[:20], "damaged or cut short"),
-        (IDX + b"more", "its header says 12 bytes of numbers, the file has more: damaged"),
+        (IDX + b"more", "its header says 12 bytes of numbers, the file has 16: damaged"),
         (IDX[:-5], "says 12 bytes of numbers, the file has 7: damaged"),
         (gzip.compress(IDX, mtime=0) + b"more", "damaged"),
         (idx(np.zeros(3, np.uint8)), "starts with '00 00 08 01', expected '00 00 08 03'"),
@@ -274,23 +270,6 @@ def test_a_damaged_file_is_named(tmp_path, file, raw, message):
     (tmp_path / file).write_bytes(raw)
     with refused(f"{file if 'labels' not in file else 'images'}.*: .*{message}"):
         READ[name]("valid" if name == "homology" else "test", tmp_path)
-
-
-@pytest.mark.parametrize("zipped", [True, False])
-def test_a_file_that_would_fill_the_memory_is_refused(tmp_path, zipped):
-    """Whether the header says so, or a little gzip unpacks to more than the header says."""
-    write_mnist(tmp_path)
-    head = bytes([0, 0, 8, 3]) + (2 ** 31).to_bytes(4, "big") * 2 + (1).to_bytes(4, "big")
-    for raw, message in (
-            (head, "its header says 4,611,686,018,427,387,904 bytes of numbers, at most "
-                   "268,435,456 are read"), (IDX + bytes(10 ** 7), "the file has more")):
-        (tmp_path / FILES[0]).write_bytes(gzip.compress(raw, 1) if zipped else raw)
-        tracemalloc.start()
-        with refused(message):
-            data.mnist("test", tmp_path)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak < 10 ** 6
 
 
 @pytest.mark.parametrize("zipped", [True, False])

@@ -140,13 +140,6 @@ def test_a_text_has_the_same_tokens_in_each_encoding(tmp_path, encoding):
 # ------------------------------------------------------------------------------ writing
 
 
-def test_more_bytes_than_the_limit_are_not_read(tmp_path, monkeypatch, fails):
-    monkeypatch.chdir(tmp_path)
-    with open(tmp_path / "long.txt", "wb") as f:          # takes no room on the disk
-        f.truncate((1 << 30) + 1)
-    assert "has more than 1,073,741,824 bytes" in fails("train", "text", "--files", "long.txt")
-
-
 def test_what_killed_processes_left_is_not_in_the_way(tmp_path):
     (tmp_path / ".gpt.minifpt").mkdir()
     (tmp_path / ".gpt.minifpt" / "vocab.json").write_text("{")

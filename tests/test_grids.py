@@ -326,26 +326,6 @@ def test_processes_and_any_executor_give_the_same_bits(tmp_path, monkeypatch):
     same_grids(Path("one"), Path("three"))
 
 
-# ------------------------------------------------------------------- the command line
-
-
-@pytest.mark.parametrize("line, message", [
-    ("--jobs 0", "compare: jobs must be a whole number, at least 1, got 0"),
-    ("--jobs -1", "compare: jobs must be a whole number, at least 1, got -1"),
-    ("--jobs 2 --dask tcp://x:1", "--dask: not allowed with argument --jobs"),
-    ("--first-seed -1", "seed must be a whole number, at least 0, got -1"),
-    ("--dask tcp://x:1", "--dask needs the package distributed: pip install distributed")])
-def test_impossible_jobs_and_clusters_are_refused(line, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "distributed", None)  # not installed
-    try:
-        status = main(["compare", "bit-xor", "--models", MODEL, *line.split()])
-    except SystemExit as e:
-        status = e.code
-    err = capsys.readouterr().err
-    assert status == 2 and message in err and err.count("\n") == 1 and not [*tmp_path.iterdir()]
-
-
 # ------------------------------------------------------- real processes, real signals
 
 

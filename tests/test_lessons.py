@@ -384,7 +384,7 @@ def test_what_is_to_be_mended_first_is_needed(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("def linear(x, w, b, need=())\n    return x", "mine.py, line 1: not Python"),
+    ("def linear(x, w, b, need=())\n    return x", "mine.py, line 1: SyntaxError"),
     ("def linear(x, w, b, need=()):\n    return 1 / 0",
      "mine.py, line 2: linear raised ZeroDivisionError"),
     ("def linear(x, w, b, need=()):\n    return x @ w, None",

@@ -546,13 +546,3 @@ def test_a_file_without_a_written_function_is_not_trained_on(file, unchecked, fa
     monkeypatch.chdir(file().parent)
     assert "none of its functions is written" in fails(*LINE)
     assert not Path("run").exists()
-
-
-def test_a_function_with_the_arguments_of_an_older_version_is_told_so(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text("def attention(qkv, n_head, p=0.0):\n    return qkv, None\n\n\n"
-                    "def attention_backward(dy, cache):\n    return dy\n", encoding="utf-8")
-    wrong = {result.name: result.hint for result in own.results(path)
-             if result.status == operations.WRONG}
-    assert {*wrong} == {"attention", "attention_backward"}
-    assert all("write attention(q, k, v, p, rng, causal, bias)" in hint for hint in wrong.values())

@@ -113,6 +113,10 @@ def test_another_path_to_the_task_s_file_resumes(copy):
     (lambda f: change(f, task="chess", source=None), "its task 'chess' was built in code"),
     (lambda f: change(f, task="chess"), "its task was 'chess', bit-xor now makes 'bit-xor'"),
     (lambda f: change(f, options={"m": 3}), "bit-xor has no option 'm'"),
+    (lambda f: change(f, source=3), "its task cannot be made again: no task '3'"),
+    (lambda f: change(f, task=["x" * 500]), "config.json: has ['xxx"),
+    (lambda f: change(f, options={"x" * 999: 3}), "its task cannot be made again"),
+    (lambda f: change_trunk(f, "random:0x0x0"), "its model cannot be made again"),
     (lambda f: change(f, source="gone.py:Task"), "there is no file gone.py; its paths are"),
     (lambda f: change_trunk(f, "gone.py:trunk"), "its model cannot be made again: gone.py:trunk"),
     (lambda f: change_trunk(f, "no-such-weights"), "its model cannot be made again"),
@@ -126,7 +130,8 @@ def test_another_path_to_the_task_s_file_resumes(copy):
 def test_what_cannot_be_read_back_says_why(copy, harm, message, fails):
     folder = copy()
     harm(folder)
-    assert message in fails("report", folder)
+    line = fails("report", folder)
+    assert message in line and len(line) < 600
     assert not (folder / "report.html").exists()
 
 
@@ -356,9 +361,6 @@ def test_a_stopped_run_says_where_it_stands(copy):
     tested = report.Tested(np.zeros(3), None, None, 0.5, 0.5)
     text = report.result_section(folder, task, run, tested)
     assert "after 20 of 40 steps, where the run stopped" in text
-
-
-# ------------------------------------------------------------------------ histories
 
 
 # ------------------------------------------------------------------------------ browser

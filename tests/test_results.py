@@ -40,7 +40,7 @@ def test_a_csv_of_other_columns_becomes_a_table(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("file", "was", "now"), [
     ("README.md", "| 96.6 %", "| 96.7 %"), ("README.md", "98.8 % | 99.7", "98.8 % | 99.8"),
-    ("README.md", "| 75.8 %", "| 75.9 %"), ("README.md", "takes 1,575", "takes 1,600"),
+    ("README.md", "| 75.8 %", "| 75.9 %"), ("README.md", "needs 1,575", "needs 1,600"),
     ("README.md", "at most 25", "at most 20"), ("README.md", "2,300 lines", "2,400 lines"),
     ("RESULTS.md", "81.4 %", "81.5 %"), ("RESULTS.md", "3,000 and", "3,100 and"),
     ("RESULTS.md", "at 3e-4 to", "at 1e-4 to"), ("RESULTS.md", "60.4", "61.4"),

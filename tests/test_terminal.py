@@ -4,7 +4,6 @@ import io
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -131,33 +130,11 @@ def test_a_terminal_that_cannot_spell_it(monkeypatch):
     assert raw.getvalue().startswith(b"?")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a shell's way of quoting")
-@pytest.mark.parametrize("environment", [
-    {"LC_ALL": "C", "PYTHONUTF8": "0"}, {"PYTHONIOENCODING": "latin-1"}, {}])
-@pytest.mark.parametrize("name", ["é run", "it's ∂\\x"])
-def test_the_next_command_can_be_pasted_whatever_the_terminal_s_encoding(tmp_path, environment,
-                                                                        name):
-    """The shell turns it back into the folder's name."""
-    shell = shutil.which("bash") or pytest.skip("no bash")
-    options = {"cwd": tmp_path, "env": os.environ | environment, "text": False}
-    run = child(sys.executable, "-m", "minifpt", *TRAIN, "--steps", "1", "--out", name, **options)
-    line = run.stdout.splitlines()[-1]
-    assert line.startswith(b"next: minifpt report ")
-    words = os.fsdecode(line.partition(b"report ")[2])
-    printed = child(shell, "-c", f"printf %s {words}", **options).stdout
-    if environment.get("PYTHONIOENCODING") == "latin-1" and name == "é run":
-        printed = printed.decode("latin-1").encode()      # as the terminal would send it
-    assert printed == name.encode()
-    assert (tmp_path / os.fsdecode(printed)).is_dir()
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell's way of closing")
 @pytest.mark.parametrize("line, status, err", [
     ("MINIFPT summary --model nonsense >&- 2>&-", 2, ""),
-    ("{ MINIFPT info; echo $? >&2; } | :", 0, "1\n"),
-    ("[ ! -e /dev/full ] || MINIFPT summary > /dev/full", 2, "minifpt: the output cannot be "
-     "written: [Errno 28] No space left on device\n")])
-def test_closed_streams_pipes_and_full_disks_are_no_traceback(line, status, err, tmp_path):
+    ("{ MINIFPT info; echo $? >&2; } | :", 0, "1\n")])
+def test_closed_streams_and_pipes_are_no_traceback(line, status, err, tmp_path):
     run = child("sh", "-c", line.replace("MINIFPT", f"{sys.executable} -m minifpt"), cwd=tmp_path,
                 status=status, env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert (run.stdout, run.stderr) == ("", err)

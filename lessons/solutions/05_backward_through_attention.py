@@ -77,9 +77,13 @@ def alignment(wrong, right):
 
 
 @exercise(alignment, {
-    "one vector of all arrays, not a mean of one cosine for each array":
-        "return _ -> return np.mean([np.sum(x * y) / np.sqrt(np.sum(x * x) * np.sum(y * y)) "
-        "for x, y in zip(wrong, right)])",
+    "one vector of all arrays, not a mean of one cosine for each array": [
+        "return _ -> return np.average([np.sum(x * y) / np.sqrt(np.sum(x * x) * np.sum(y * y)) "
+        f"for x, y in zip(wrong, right)], weights=[{weight} for x in wrong])"
+        for weight in ("1", "x.size")],
+    "one length for the whole vector: the squares of its parts' lengths add up, not the lengths": [
+        "np.sqrt(_) -> sum(map(np.linalg.norm, wrong)) * sum(map(np.linalg.norm, right))",
+        "np.sqrt(_) -> sum(np.linalg.norm(x) * np.linalg.norm(y) for x, y in zip(wrong, right))"],
     "the first array alone: join all of them":
         "return _ -> x, y = np.ravel(wrong[0]), np.ravel(right[0]); "
         "return x @ y / np.sqrt((x @ x) * (y @ y))",
@@ -88,10 +92,21 @@ def alignment(wrong, right):
         "return _ -> return a @ b / (a @ a)"],
     "a length is the root of the sum of squares: the root is missing":
         "np.sqrt((a @ a) * (b @ b)) -> (a @ a) * (b @ b)",
-    "the cosine of the angle, not the angle": "return _ -> return np.arccos("
-        "a @ b / np.sqrt((a @ a) * (b @ b)))",
-    "no mean is subtracted: that would be a correlation":
+    "a length is the root of the sum of squares, not a sum of sizes":
+        "np.sqrt((a @ a) * (b @ b)) -> np.abs(a).sum() * np.abs(b).sum()",
+    "the cosine of the angle, not the angle": [
+        f"return _ -> return {unit} * np.arccos(a @ b / np.sqrt((a @ a) * (b @ b)))"
+        for unit in ("1", "180 / np.pi")],
+    "the cosine itself, not 1 minus the cosine":
+        "return _ -> return 1 - a @ b / np.sqrt((a @ a) * (b @ b))",
+    "the cosine of the angle, not how far the two are apart":
+        "return _ -> return np.linalg.norm(a - b) / np.linalg.norm(b)",
+    "no mean is subtracted: that would be a correlation": [
         "return _ -> return np.corrcoef(a, b)[0, 1]",
+        "return _ -> return np.mean(a * b) / (a.std() * b.std())"],
+    "the numbers count, not only their signs": [
+        "return _ -> return np.mean(np.sign(a) == np.sign(b))",
+        "return _ -> return np.mean(np.sign(a * b))"],
     "the sign counts: a gradient that points the other way has -1":
         "return _ -> return abs(a @ b) / np.sqrt((a @ a) * (b @ b))",
 })

@@ -118,12 +118,14 @@ def best_table(tables, pairs):
 
 # Any measure will do that finds the planted pairs, so the index alone tells the mistake.
 @exercise(best_table, refused={
-    "its rows are long": ["np.linalg.norm(table, axis=1, keepdims=True) -> 1",
+    "rows are long": ["np.linalg.norm(table, axis=1, keepdims=True) -> 1",
         "int(_) -> int(np.argmax([np.abs(table).mean() for table in tables]))"],
-    "its rows are short": "cosines[a, b].mean() - _ -> -np.abs(table[a] - table[b]).max()",
+    "rows are short": "cosines[a, b].mean() - _ -> -np.abs(table[a] - table[b]).max()",
     "length of a row": ("table / _ -> table", "cosines[a, b].mean() - _ -> "
         "-(cosines[a] > cosines[a, b][:, None]).mean()"),
     "*all* words are alike": "cosines[a, b].mean() - _ -> cosines[a, b].mean()",
+    "one pair alone is alike": "cosines[a, b].mean() - _ -> cosines[a, b].max()",
+    "no pair is unlike": "cosines[a, b].mean() -> cosines[a, b].min()",
     "opposite directions": ["cosines[a, b].mean() -> np.abs(cosines[a, b]).mean()",
                             "np.argmax -> np.argmin"],
     "return the index of one table": ["return int(_) -> return tables[0]",
@@ -135,6 +137,9 @@ def _(rng):
     pairs = [(int(a), int(b)) for a, b in words[:2 * n].reshape(n, 2)]
     a, b = np.array(pairs).T
 
+    def all_but_one(like, first):                         # cosines: one pair alone says nothing
+        return np.where(np.arange(n) > 0, like, first)[:, None]
+
     def planted(like, length=1.0):
         """Partners at a cosine of about ``like``, all else at random."""
         table = rng.standard_normal((V, C))
@@ -145,25 +150,29 @@ def _(rng):
         table[b] = like * table[a] + np.sqrt(1 - like ** 2) * side
         return length * table
 
-    good = planted(0.85, np.where(np.isin(np.arange(V), words[:2 * n]), 0.3, 3.0)[:, None])
-    good[b[0]] = rng.standard_normal(C)                   # the first pair alone says nothing
-    loud, quiet = planted(0.3, 30.0), planted(0.3, 0.01)
-    common = planted(0.0) + 8 * rng.standard_normal(C) / np.sqrt(C)
-    opposite = planted(-0.98)
-    names = ["good", "loud", "quiet", "common", "opposite"]
+    good = planted(all_but_one(0.85, -0.6))
+    good[words[2 * n:]] *= 5
+    some = all_but_one(0.3, -0.1)
+    others = {"loud": planted(some, 60.0), "quiet": planted(some, 0.01),
+              "lucky": planted(all_but_one(0.0, 1.0)), "even": planted(0.2),
+              "common": planted(0.0) + 25 * rng.standard_normal(C) / np.sqrt(C),
+              "opposite": planted(-0.98)}
+    names = ["good", *others]
     mistakes = {
-        "loud": "its rows are long, and so its dot products are large: does the length of a row "
-                "say what it is like?",
-        "quiet": "its rows are short, and so all its distances are small: does the length of a row "
-                 "say what it is like?",
+        "loud": "that table's rows are long, so that all dot products are large: does the length "
+                "of a row say what it is like?",
+        "quiet": "that table's rows are short, so that all distances are small: does the length of "
+                 "a row say what it is like?",
         "common": "in that table *all* words are alike: compare a pair with other words",
+        "lucky": "in that table one pair alone is alike: look at all pairs",
+        "even": "in that table no pair is unlike, but none is much alike: do not count the sign "
+                "alone, or the least alike pair alone",
         "opposite": "in that table partners point in opposite directions: a cosine of -1 is not "
                     "likeness"}
-    for place in rng.permutation(5)[:3]:                  # the same tables, at other places
-        rest = [str(k) for k in rng.permutation(names[1:])]
-        shown = rest[:place] + ["good"] + rest[place:]
-        tables = [{"good": good, "loud": loud, "quiet": quiet, "common": common,
-                   "opposite": opposite}[k] for k in shown]
+    for place in rng.permutation(len(names))[:3]:         # the same tables, at other places
+        shown = [str(k) for k in rng.permutation([*others])]
+        shown.insert(place, "good")
+        tables = [{"good": good, **others}[k] for k in shown]
 
         def chose(k, shown=shown):
             return lambda out: np.ndim(out) == 0 and shown[int(out)] == k and int(out) == out >= 0

@@ -1,6 +1,8 @@
 """Solutions of lesson 14, which part of pretraining is enough.  Run the file to have them
 checked."""
 
+from itertools import pairwise
+
 import numpy as np
 
 from minifpt.exercises import Case, check_solutions, either, exercise
@@ -112,6 +114,9 @@ def fair_arms(control, arms):
     return [differences(arm) == 1 for arm in arms]
 
 
+IS_OTHER = "control.get(name, missing) != arm.get(name, missing)"
+
+
 # The arms come in a random order, so the case says which of them was judged wrongly.
 @exercise(fair_arms, refused={
     "once more": ["_ == 1 -> _ <= 1", "_ == 1 -> True"],
@@ -121,12 +126,27 @@ def fair_arms(control, arms):
     "order": "differences(arm) -> sum(a != b for a, b in zip(control.items(), arm.items())) "
              "+ abs(len(control) - len(arm))",
     "for each arm": "return [_ for arm in arms] -> return True",
+    "before it": lambda control, arms: [fair_arms(before, [arm])[0]
+                                        for before, arm in pairwise([control, *arms])],
+    "another value": ["differences(arm) -> len(control.items() ^ arm.items())",
+                      "differences(arm) -> len(control.keys() ^ arm.keys())"],
+    "one value": [f"{IS_OTHER} -> {form}(control.get(name, 0)) != {form}(arm.get(name, 0))"
+                  for form in ("str", "id")],
+    "None is": ["missing = _ -> missing = None", f"{IS_OTHER} -> name not in control.keys() & arm "
+                "or None not in (control[name], arm[name]) and control[name] != arm[name]"],
+    "added": "_ == 1 -> 1 in (_, sum(control[n] != arm[n] for n in control.keys() & arm))",
+    "small": f"{IS_OTHER} -> name not in control.keys() & arm or control[name] != arm[name] and "
+             "(None in (control[name], arm[name]) or abs(control[name] - arm[name]) > 1e-3)",
 })
 def _(rng):
     names = [str(n) for n in rng.permutation(["trunk", "lr", "steps", "spread", "seeds"])]
     control = {name: int(rng.integers(1, 50)) for name in names}
-    one, two = dict(control), dict(control)
+    control["lr"] *= 1e-5
+    one = {name: float(value) for name, value in control.items()} | {"warmup": None}   # 2.0 is 2
     one[names[0]] += 1
+    control["warmup"] = None
+    finer, filled = control | {"lr": 1.5 * control["lr"]}, control | {"warmup": 7}
+    two = dict(control)
     two[names[1]] += 1
     two[names[2]] += 1
     more = {**control, "dropout": int(rng.integers(1, 9))}
@@ -134,9 +154,11 @@ def _(rng):
     swapped = {name: value for name, value in lacks.items()} | {"blocks": 3}
     turned = dict(reversed(control.items())) | {names[4]: control[names[4]] + 2}
     nothing = dict(control) | {"start": None}
+    both = more | {names[0]: control[names[0]] + 1}
     back = dict(control) | {names[0]: control[names[0]] + 1, names[1]: control[names[1]] - 1}
     arms = [(one, True), (two, False), (dict(control), False), (more, True), (lacks, True),
-            (swapped, False), (turned, True), (back, False), (nothing, True)]
+            (swapped, False), (turned, True), (back, False), (nothing, True), (both, False),
+            (finer, True), (filled, True)]
     arms = [arms[i] for i in rng.permutation(len(arms))]
     right = [fair for _, fair in arms]
 
@@ -146,11 +168,19 @@ def _(rng):
     def says(arm, verdict):
         return lambda out: len(out) == len(arms) and bool(out[where(arm)]) == verdict
 
+    chain = [control, *(arm for arm, _ in arms)]
+    to_the_last = [fair_arms(before, [arm])[0] for before, arm in pairwise(chain)]
     control_again = next(a for a, fair in arms if a == control)
     yield Case((control, [arm for arm, _ in arms]),
                 lambda out: [bool(fair) for fair in out] == right, {
         "return a list with True or False for each arm":
             lambda out: np.shape(out) != (len(arms),),
+        "compare each arm with the control, not with the arm before it":
+            lambda out: [bool(fair) for fair in out] == to_the_last,
+        "another value of a setting that both have is one difference":
+            lambda out: not any(says(arm, True)(out) for arm in (one, turned, finer)),
+        "a small difference is a difference, too": says(finer, False),
+        "2 and 2.0 are one value: compare with !=": says(one, False),
         "an arm that does not differ at all is the control once more, and no arm":
             says(control_again, True),
         "an arm that differs in two things cannot say which one it was":
@@ -159,8 +189,9 @@ def _(rng):
         "a setting that the arm lacks is a difference, too": says(lacks, False),
         "a setting that only the arm has is a difference, too":
             either(says(more, False), says(swapped, True)),
-        "a setting that only the arm has is a difference, too, also if it is None":
-            says(nothing, False),
+        "None is a value like any other, and not the same as no setting":
+            either(says(nothing, False), says(filled, False)),
+        "one setting changed and another added: these are two differences": says(both, True),
     }, about="An arm is fair when it differs from the control in exactly one setting.")
 
 

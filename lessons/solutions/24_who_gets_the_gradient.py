@@ -60,10 +60,18 @@ def weighted_means(dy, y):
     "a mean over the channels instead of a sum: what is a row of A times v?":
         "(dy * y).sum(axis=-1) -> (dy * y).mean(axis=-1)",
     "only each row with itself: row t of dA has the mean that belongs to row t of y":
-        "return _ -> return dy @ y.T",
+        ["return _ -> return dy @ y.T", "return _ -> return (dy @ y.T).sum(axis=1)",
+         "return _ -> return (dy @ y.T).mean(axis=1)"],
+    "each row by itself: nothing is added up over the rows before it":
+        "(dy * y).sum(axis=-1) -> np.cumsum((dy * y).sum(axis=-1))",
+    "nothing is divided: the shares of a row sum to 1": [
+        f"(dy * y).sum(axis=-1) -> (dy * y).sum(axis=-1) / {divisor}" for divisor in (
+            "len(y)", "y.sum(axis=-1)", "np.sqrt((dy * dy).sum(axis=-1) * (y * y).sum(axis=-1))")],
+    "y is A v already, so the shares are in it: no softmax is needed":
+        "dy * y -> dy * F.softmax(y)[0]",
     "no square root of D: it stands in the scores, and dA is dy times v transposed":
         "(dy * y).sum(axis=-1) -> (dy * y).sum(axis=-1) / np.sqrt(y.shape[-1])",
-    "dy is missing: dA has it as a factor": "dy * y -> y",
+    "dy is missing: dA has it as a factor": ["dy * y -> y", "dy * y -> y * y"],
     "y is missing: it is the mean of v with the shares as weights": "dy * y -> dy",
     "a sum of products, not a product of sums":
         "(dy * y).sum(axis=-1) -> dy.sum(axis=-1) * y.sum(axis=-1)",

@@ -62,7 +62,7 @@ picture(fig)
 # $$ a + c > 0, \qquad b + c > 0, \qquad c \le 0, \qquad a + b + c \le 0 $$
 #
 # The first two add up to $a + b + 2c > 0$, the last two to $a + b + 2c \le 0$: a contradiction. So
-# the model has to bring together two bits that stand five tokens apart, and then do something
+# the model must bring together two bits that stand five tokens apart, and then do something
 # nonlinear.
 #
 # ## A frozen model with a new front and a new back
@@ -127,8 +127,8 @@ reveal(guess, float(run("minigpt-language", 0)[-1]), "%")
 
 # %% [markdown]
 # Did the novels help? We take a second trunk of the same shape, which has read nothing: its weights
-# are random, as GPT-2's are before training. We freeze it too, and give it the same new layers and
-# the same number of steps. What does it get?
+# are random, as GPT-2's before training. We freeze it too, and give it the same new layers and the
+# same number of steps. What does it get?
 
 # %%
 guess = ...                                               # a percentage
@@ -180,14 +180,14 @@ curves(right, "Random weights of the right size learn, too", ylabel="bits right 
        inks=(color.language, color.random, color.small))
 
 # %% [markdown]
-# Weights that have never read a word are not behind. In the mean of eight seeds they are ahead,
-# though runs overlap. (The picture shows three seeds. Lesson 13 asks how sure a lead is.) "It is
-# the novels" does not survive its first control.
+# Weights that never read a word are not behind. Over eight seeds they are ahead on average, though
+# runs overlap. (The picture shows three. Lesson 13 asks how sure a lead is.) "It is the novels"
+# does not survive its first control.
 #
 # So is it the *size* of the weights? A convincing control changes one thing only. We give *small
 # random* one part of *random*: attention, or feed-forward, which has twice as many parameters.
-# Which brings it to 90 % of the bits: `"attention"`, `"feed-forward"`, `"both"` (each alone) or
-# `"neither"`?
+# Which of the two is enough for 90 % of the bits: `"attention"`, `"feed-forward"`, `"both"` (each
+# alone) or `"neither"`?
 
 # %%
 guess = ...
@@ -203,10 +203,11 @@ bars(dict(sorted(ends.items(), key=lambda item: item[1].mean())),
      color.random, digits=0, levels=[50], notes=["guessing"], width=6, xlim=(0, 112))
 
 # %% [markdown]
-# The count does not decide: *small random* mainly lacked large enough attention weights. Only in
-# attention can one token reach another, and with tiny weights it looks everywhere equally (lesson
-# 4). That does not show that reading never matters. On XOR the trunks differ in how *fast* they
-# learn: with more steps, most runs of *small random* get there, too (`docs/results/language.md`).
+# The number of parameters does not decide: *small random* mainly lacked large enough attention
+# weights. Only in attention can one token reach another, and with tiny weights it looks everywhere
+# equally (lesson 4). That does not show that reading never matters. On XOR the trunks differ in how
+# *fast* they learn: with more steps, most runs of *small random* get there, too
+# (`docs/results/language.md`).
 #
 # ## Exercises
 #
@@ -276,10 +277,10 @@ reveal(guess, float(held_out(500)), "%")
 # %% [markdown]
 # It learned the rule. (One run.)
 #
-# **3.** *Open.* Was the comparison fair? All trunks had one learning rate, and we had chosen it in
-# trials with the language trunk. First write a stricter measure: the step from which on the
-# accuracy *stays* at a level or above it. Then set `RUN` to `True`. Does the order change when each
-# trunk has its own best learning rate? How many seeds would convince you?
+# **3.** *Open.* Was the comparison fair? All trunks had one learning rate, and we had chosen that
+# rate in trials with the language trunk. First write a stricter measure: the first step from which
+# the accuracy *stays* at or above a level. Then set `RUN` to `True`. Does the order change when
+# each trunk has its own best learning rate? How many seeds would convince you?
 
 # %%
 def steps_to_learn(steps, accuracy, level):

@@ -65,7 +65,7 @@ picture(fig)
 
 # %% [markdown]
 # One number of $w$ moves a whole column of $y$, because all four examples use it; the other column
-# uses other numbers of $w$. The rates are column 0 of $x$. So, with all else held still
+# uses other numbers of $w$. The rates are column 0 of $x$. So, with everything else held fixed
 # ($\partial$),
 #
 # $$ \frac{\partial y_{no}}{\partial w_{io}} = x_{ni} $$
@@ -89,8 +89,8 @@ picture(fig)
 # | $y = \tanh(s)$ | $ds = dy \cdot (1 - y^2)$ | $\tanh' = 1 - \tanh^2$; one path each |
 # | $s = x\,w + b$ | $dw = x^\top ds$ | $w_{io}$ has $N$ paths |
 #
-# The last line is the picture again. $w_{io}$ reaches the loss on one path through each example, at
-# a rate that begins with $x_{ni}$:
+# The last line is the picture again. $w_{io}$ reaches the loss on one path through each example,
+# and the first rate on this path is $x_{ni}$:
 #
 # $$ dw_{io} = \sum_n x_{ni}\, ds_{no} = (x^\top ds)_{io} $$
 #
@@ -124,8 +124,8 @@ print(f"loss {loss:.4f}, dw =\n{dw}")
 # cannot repeat a mistake of the backward pass.
 #
 # To how many digits will the two agree, with $h = 10^{-5}$? You can work it out: the formula is
-# wrong by about $h^2$, and the computer stores the loss with 16 digits, an error that we divide by
-# $h$.
+# wrong by about $h^2$. The computer stores the loss to 16 digits, and we divide this rounding error
+# by $h$.
 
 # %%
 guess = ...                                               # a whole number
@@ -230,7 +230,7 @@ curves(losses, f"A net learns XOR, five seeds\n{whose}", ylabel="loss", styles=(
 
 # %% [markdown]
 # Without tanh, two linear layers are one linear layer. The best that it can do is to answer ½ to
-# everything, a loss of ¼. With tanh the loss falls, by the gradient that you derived.
+# everything, which costs a loss of ¼. With tanh the loss falls, by the gradient that you derived.
 #
 # ## Exercises
 #
@@ -302,7 +302,7 @@ curves({f"{bits}, central": [abs(slope(h, dtype) / dw[0, 1] - 1) for h in steps]
 # where $\varepsilon$ is the spacing of floating-point numbers at 1, about $10^{-16}$ ($10^{-7}$ in
 # float32), and we divide by the step: that makes $\frac{\varepsilon}{h} |L|$.
 #
-# In float32 most steps make a larger error than 0.1 %, so a check would not see a gradient that is
+# In float32 most steps give an error above 0.1 %, so a check would not notice a gradient that is
 # 0.1 % wrong. That is why we *check* in float64 and *train* in float32.
 #
 # **3.** *Open.* You get $f(z) = c + \sin(k z + \varphi)$ as a function that you can only call, and

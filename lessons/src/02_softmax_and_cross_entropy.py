@@ -62,7 +62,7 @@ for name, logits in (("z", z), ("z + 100", z + 100), ("z + 100 in float32", np.f
         print(f"{name:20}", naive_softmax(logits).round(3))
 
 # %% [markdown]
-# A logit of 104 is huge, and still nothing changes, because all the others are as huge. Softmax
+# A logit of 104 is huge, and still nothing changes, because all others are just as huge. Softmax
 # sees only the *differences* between logits. A number $c$ that we add to all of them becomes a
 # factor $e^c$ above and below the line, and cancels:
 #
@@ -153,8 +153,8 @@ for name, backward in backwards.items():
 # ## A softmax in the middle
 #
 # In attention (lesson 4) a softmax stands in the middle of the model. A gradient $dp$ `(V,)` comes
-# back to it, and it has to hand on $dz$ `(V,)`. So we need to know how fast each probability moves
-# with each logit. This matrix of rates is called the **Jacobian** of softmax. We measure it:
+# back to it, and it has to turn this into $dz$ `(V,)`. So we need to know how fast each probability
+# moves with each logit. This matrix of rates is called the **Jacobian** of softmax. We measure it:
 
 # %%
 jacobian = np.stack([(F.softmax(z + h * e)[0] - F.softmax(z - h * e)[0]) / (2 * h)
@@ -182,10 +182,10 @@ picture(fig)
 #
 # Write `softmax`, `softmax_backward` and `cross_entropy_backward` in `mine.py`, for any number of
 # leading axes. `softmax` returns $p$ and `SoftmaxCache(p)`, and `softmax_backward` gets that cache.
-# `cross_entropy` and `log_sum_exp` stay the library's. The first one's cache holds `cache.targets`
-# and `cache.log_sum_exp.e`, the exponentials of each row with its largest logit subtracted.
-# `cross_entropy_backward` divides by the number of targets and multiplies by `dy`, one number.
-# Return float32 for float32 logits: `np.eye(V)` is float64.
+# `cross_entropy` and `log_sum_exp` stay the library's. The cache of `cross_entropy` holds
+# `cache.targets` and `cache.log_sum_exp.e`: the exponentials of each row, after we subtract its
+# largest logit. `cross_entropy_backward` divides by the number of targets and multiplies by `dy`,
+# one number. Return float32 for float32 logits: `np.eye(V)` is float64.
 
 # %%
 BEGIN = False                                             # True: appends the stubs
@@ -234,8 +234,8 @@ curves({"": right}, f"Softmax regression reads digits in new fonts\n{whose}", yl
 #
 # ## Exercises
 #
-# **1.** A model gives the target a probability that is $k$ times that of each of the other
-# $V - 1$ words. What is its loss, in nats?
+# **1.** To a model the target is $k$ times as likely as each of the other $V - 1$ words. What is
+# its loss, in nats?
 
 # %%
 def loss_of_a_hint(V, k):

@@ -99,8 +99,9 @@ print(f"GELU passes {passed:.2f} of the mean square on: size {np.sqrt(1 + passed
 # GELU turns nearly half of the numbers into almost 0, so each block multiplies the mean square by
 # 1.42 instead of 2. That is about what we saw.
 #
-# Each block *multiplies* the size: a straight line on this scale, steep with the factor 2. With
-# layer norm each block *adds* something whose size does not depend on what came before. (One draw.)
+# Without layer norm each block *multiplies* the size: a straight line on this scale, steep with the
+# factor 2. With it each block *adds* something, whose size does not depend on what came before.
+# (One draw.)
 #
 # ## The formula
 #
@@ -149,14 +150,14 @@ print("the output moves by", *(f"{length:.0e}" for length in lengths))
 # %% [markdown]
 # If you add the same number to all channels, layer norm subtracts it again with the mean. If you
 # move the row along $\hat x$, all distances from the mean grow by one factor, and layer norm
-# divides it away. (The rest of that move is due to $\epsilon$.) But if one channel moves, the mean
-# and the deviation move, too, and so do all five outputs.
+# divides it away. (What still moves is due to $\epsilon$.) But if one channel moves, the mean and
+# the deviation move, too, and so do all five outputs.
 #
 # The cell measured the **Jacobian** $J$ `(C, C)`: $\hat x_i$ moves with $x_j$ at the rate $J_{ij}$.
-# The column $\mathbf 1 = (1, \dots, 1)$ is at right angles to the column $\hat x$, whose mean is 0,
-# and both have $v^\top v = C$. So the part of a move $m$ along one of them is $\frac1C v\, v^\top
-# m$. Layer norm sees neither part. The rest changes neither mean nor deviation, and is divided by
-# the deviation. (The panels below include the factor in front.)
+# The columns $\mathbf 1 = (1, \dots, 1)$ and $\hat x$ are at right angles, because the mean of
+# $\hat x$ is 0. Each has $v^\top v = C$, so the part of a move $m$ along it is $\frac1C v\, v^\top
+# m$. Layer norm sees neither part. The rest changes neither mean nor deviation, so layer norm only
+# divides it by the deviation. (The panels below include the factor in front.)
 #
 # $$ J = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \Big( I - \frac1C \mathbf{1}\mathbf{1}^\top
 #        - \frac1C \hat x \hat x^\top \Big) $$
@@ -231,11 +232,11 @@ ax.legend(loc="lower center")
 picture(fig)
 
 # %% [markdown]
-# Twice the weights, so half the rate, or a quarter? Look at the first picture. Twelve blocks with
-# the factor 2 make $x$ some 40,000 times as large as with the factor 1. The last layer's $dw =
-# x^\top dy$ grows with $x$, and a step of it moves the scores by $x\,dw$, with $x$ once more. So
-# the rate must fall by the *square* of 40,000, about nine powers of ten; among our rates it is ten.
-# Even there the model hardly learns. (A line ends where the loss of a seed exceeds 3.)
+# Did you say half the rate, or a quarter? Look at the first picture. Twelve blocks with the factor
+# 2 make $x$ some 40,000 times as large as with the factor 1. The last layer's $dw = x^\top dy$
+# grows with $x$. A step along $dw$ moves the scores by $x\,dw$, with $x$ once more. So the rate
+# must fall by the *square* of 40,000, about nine powers of ten (ten, among our rates). Even there
+# the model hardly learns. (A line ends where the loss of a seed exceeds 3.)
 #
 # ## Exercises
 #
@@ -292,8 +293,8 @@ for backward in (F.layer_norm_backward, broken_backward):
     print(f"gradcheck: {report.max_relative_error:.0e}", "pass" if report else "FAIL")
 
 # %% [markdown]
-# The mean of many random numbers is small. So a test on wide rows that allows five percent accepts
-# a wrong gradient. `gradcheck` takes short rows and allows a millionth.
+# The mean of many random numbers is small. So a test on wide rows, with a tolerance of five
+# percent, accepts a wrong gradient. `gradcheck` takes short rows, and its tolerance is a millionth.
 #
 # **A few trained parameters steer frozen weights.** In a head of *attention* (lesson 4) each token
 # looks at itself and at those before it, with shares that sum to 1. The head reads the output of a
@@ -375,7 +376,7 @@ if RUN:
 # **The sentence to remember:** *Layer norm does not see a shift or a stretch of a row, so its
 # backward removes these two parts from the gradient.*
 #
-# **What we do not know yet.** In our twelve blocks each row went alone. How does a token learn
-# anything from another one?
+# **What we do not know yet.** In our twelve blocks each token went through alone. How does a token
+# learn anything from another one?
 #
 # **Next**: [lesson 4](04_self_attention.ipynb), self-attention.

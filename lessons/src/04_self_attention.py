@@ -10,7 +10,7 @@
 # - say what the mask is for, and show what a model learns without it.
 #
 # **What we know by now.** Softmax turns scores into shares, and a gradient comes back through it.
-# So far each token went through its layers alone.
+# So far each token has gone through its layers alone.
 #
 # **The question:** Where does a token look?
 #
@@ -63,7 +63,7 @@ picture(fig)
 # %% [markdown]
 # One sixth each? The tokens are random, but no token is random to itself. Its score with itself is
 # a sum of 16 squares, about 16. With another token the 16 products have both signs, and their sum
-# is about ±4. Softmax raises $e$ to these scores: $e^{16}$ against $e^4$.
+# is about ±4. Softmax compares the exponentials: $e^{16}$ against $e^4$.
 #
 # So this attention is of no use: each token brings back what it had. And the scores are symmetric,
 # so a token cannot *ask* for one thing and *offer* another.
@@ -184,8 +184,8 @@ show(F.causal_mask)
 # %% [markdown]
 # **This is the picture to keep.** Without the mask the model "predicts" the next flip by looking at
 # it: each token looks at the next one. Why is the loss not 0? The last of the ten tokens has no
-# next one, and has to guess: $\log 2$ for one of ten, 0.069 in the mean. (One run of each.) When
-# the model writes, there is no next flip to look at.
+# next one, and has to guess: $\log 2$ for one of ten, 0.069 on average. (One run of each.) When the
+# model writes, there is no next flip to look at.
 #
 # ## Positions
 #
@@ -276,8 +276,9 @@ check("windowed_attention", windowed_attention)
 # ## Going further
 #
 # **Dropout in your own file**, if you like: `minifpt.new("mine.py", lesson=18)` appends `dropout`
-# and all that no other lesson asks for. `dropout` and its backward pass multiply what they keep by
-# $1/(1 - p)$, so that the mean stays; with $p = 0$ they draw nothing, and `rng` may be `None`.
+# and the functions that no other lesson asks for. `dropout` and its backward pass multiply what
+# they keep by $1/(1 - p)$, so that the mean stays; with $p = 0$ they draw nothing, and `rng` may be
+# `None`.
 #
 # **Do heads make use of positions?** Here is the trunk *language* of lesson 0 as a language model.
 # In a second copy we set the table of positions to 0. These are the maps of its first block; a dot
@@ -304,8 +305,8 @@ for row, (m, note) in enumerate(((model, ""), (blind, ", no positions"))):
 picture(fig)
 
 # %% [markdown]
-# With positions, heads 3 and 0 are rulers: they look one and two bytes back, and at little else.
-# Without positions, no head prefers a distance.
+# With positions, heads 3 and 0 are rulers: they look one byte and two bytes back, and hardly
+# anywhere else. Without positions, no head prefers a distance.
 #
 # **3.** *Open.* Some heads go by position, others by content. Find a measure: given the maps of
 # several texts of one length, which head picks out one position, and the same one in every text?

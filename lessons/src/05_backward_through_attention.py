@@ -8,7 +8,7 @@
 #
 # - write the way back through attention, for one head and for all heads at once;
 # - choose test data on which no mistake can hide;
-# - say what a wrong gradient costs, and why a falling loss proves nothing.
+# - say what a wrong gradient costs, and why a falling loss proves little.
 #
 # **What we know by now.** A query moves its own row, a key and a value move a column. A head that
 # is sure hands hardly any gradient to its scores ([lesson 24](24_who_gets_the_gradient.ipynb)).
@@ -66,10 +66,10 @@ print(minifpt.gradcheck(attend, attend_backward, tuple(
 # %% [markdown]
 # ## On which data does a mistake show?
 #
-# The function can make three mistakes, which many of us have made: it leaves the weighted mean out,
-# it does not transpose $dS$ for $dk$, or it leaves out the factor $1/\sqrt D$. You want to test it
-# on something that you can follow by hand, so you take a single token. How many of the three
-# mistakes does `gradcheck` find with $T = 1$?
+# Many of us have made one of these three mistakes: we leave out the weighted mean, we do not
+# transpose $dS$ for $dk$, or we leave out the factor $1/\sqrt D$. `attend_backward` makes each on
+# request. You want to test it on something that you can follow by hand, so you take a single token.
+# How many of the three mistakes does `gradcheck` find with $T = 1$?
 
 # %%
 guess = ...                                               # of 3
@@ -92,17 +92,17 @@ for mistake in ("", *MISTAKES):
 
 # %% [markdown]
 # With one token the share is 1, and the right $dS$ is 0. Transposed or not, with its factor or
-# without, it stays 0. Only the missing mean makes it something else. With one channel, $\sqrt D =
-# 1$. So each axis of your test data must be longer than 1, and no two may be equal, or else two
-# exchanged axes do not show.
+# without, it stays 0. Only a missing mean changes it. With one channel, $\sqrt D$ is 1, and leaving
+# it out changes nothing. So each axis of your test data must be longer than 1, and no two may be
+# equal, or else two exchanged axes do not show.
 #
 # ## All heads at once, on your own file
 #
 # The library passes `(B, H, T, D)`, so a transpose is `swapaxes(-1, -2)`. Write
 # `attention_backward` in `mine.py`. It returns `dq`, `dk`, `dv` and `dbias`, the gradient of a bias
-# that can be added to the scores. GPT-2 has none, and then `dbias` is `None`. `mask` in its cache
-# is dropout's, not the causal mask: the forward pass multiplied $v$ by `A * mask`, or by `A` where
-# `mask` is `None`. You may call `softmax_backward`, yours or this one:
+# that can be added to the scores. GPT-2 has none, and then `dbias` is `None`. In the cache, `mask`
+# is dropout's mask, not the causal one: the forward pass multiplied $v$ by `A * mask`, or by `A`
+# where `mask` is `None`. You may call `softmax_backward`, yours or this one:
 
 # %%
 show(F.softmax_backward)
@@ -138,7 +138,8 @@ curves({"": runs}, f"One frozen random head, five seeds\n{whose}", ylabel="bits 
 #
 # Suppose that you had not checked. You would have seen the loss fall, and been content. We train
 # with each of the three mistakes, five seeds each. As a control, we train once with $dS = 0$: no
-# gradient reaches the scores. How many of the three wrong ones get beyond 85 % in the mean?
+# gradient reaches the scores. How many of the three wrong gradients bring the head beyond 85 %, on
+# average over the seeds?
 
 # %%
 guess = ...                                               # of 3
@@ -197,8 +198,8 @@ check("multi_query_backward", multi_query_backward)
 #
 # **2.** How wrong may a gradient be? Its direction decides. Take all of its arrays as one long
 # vector, and compute the cosine of the angle between the wrong gradient and the right one. Then
-# change `attend_backward`: turn a sign, forget a head, add noise. Train as above. Does the cosine
-# say beforehand which mistakes cost nothing, which cost time and which cost everything? ([Lesson
+# change `attend_backward`: flip a sign, forget a head, add noise. Train as above. Can the cosine
+# predict which mistakes cost nothing, which cost time and which cost everything? ([Lesson
 # 18](18_your_own.ipynb) goes on.)
 
 # %%
@@ -212,9 +213,9 @@ check("alignment", alignment)
 
 # %% [markdown]
 # **3.** *Open.* You want to follow a test by hand, so most of its numbers should be 0. Given a $dy$
-# with one number that is not 0, choose $q$, $k$ and $v$ with at most three such numbers in all, so
-# that each of the three mistakes changes $dq$ or $dk$. Then run `attend_backward` on your data,
-# with each mistake. With how few numbers can you do it?
+# with one number that is not 0, choose $q$, $k$ and $v$. At most three of their numbers, counted
+# together, may differ from 0, and each of the three mistakes must change $dq$ or $dk$. Then run
+# `attend_backward` on your data, with each mistake. With how few numbers can you do it?
 
 # %%
 def revealing_data(dy):

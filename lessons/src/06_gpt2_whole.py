@@ -1,13 +1,13 @@
 # %% [markdown]
 # # 6. GPT-2 whole
 #
-# **GPT-2 is one block, repeated, between a table and the same table. What runs through it? At the
-# end of this lesson your own functions write text.**
+# **GPT-2 is one block, repeated; the same table stands at its start and at its end. What runs
+# through it? At the end of this lesson your own functions write text.**
 #
 # After this lesson you can
 #
 # - write all of GPT-2 in ten lines over the library's layers, and say what each line is for;
-# - read what the model would say half way;
+# - read what the model would say halfway through;
 # - carry a gradient past a residual connection, and say what a check of the parameters misses.
 #
 # **What we know by now.** Layer norm stops the numbers from exploding, attention moves something
@@ -53,9 +53,9 @@ x, y = ids[:, :-1], ids[:, 1:]                            # (B, T), B = 1
 
 # %% [markdown]
 # A **block** has two **parts**. In self-attention, tokens look at each other. In the
-# **feed-forward** part each token is by itself: two linear layers with a nonlinear function between
-# them. (Formulas and names call it mlp, *multi-layer perceptron*.) Each part reads through a layer
-# norm of its own, and we *add* its result to what stood there before:
+# **feed-forward** part each token is alone: two linear layers, a nonlinear function between them.
+# (Formulas and names call it mlp, *multi-layer perceptron*.) Each part reads through a layer norm
+# of its own, and we *add* its result to what stood there before:
 #
 # $$ u = s + \text{attn}(\text{ln}_1(s)) \qquad\qquad s' = u + \text{mlp}(\text{ln}_2(u)) $$
 #
@@ -121,11 +121,11 @@ picture(fig)
 print("nats a byte, read after each part:", [round(nats(read(s)), 2) for s in stages])
 
 # %% [markdown]
-# **This is the picture to keep.** At the start the model repeats its input, because in the product
-# with the table a byte is most like itself. In the first row you find the bottom line, shifted by
-# one byte. The model is so sure of this wrong guess that it has 12.74 nats, more than a model that
-# knows nothing. From part to part the loss falls, though single guesses get lost on the way. No
-# part replaces what was there. Each adds to it:
+# **This is the picture to keep.** At the start the model repeats its input, because in the table a
+# byte's row is most like itself. So the first row shows the bottom line, shifted by one byte. The
+# model is so sure of this wrong guess that it has 12.74 nats, more than a model that knows nothing.
+# From part to part the loss falls, though some right guesses get lost on the way. No part replaces
+# what was there. Each adds to it:
 #
 # $$ s_{\text{end}} = s_{\text{tables}} + \text{attn}_0(\cdot) + \text{mlp}_0(\cdot) + \dots +
 #    \text{mlp}_5(\cdot) $$
@@ -152,10 +152,10 @@ bars(loss_cut, "One part cut: only the first blocks are missed", "nats a byte", 
      levels=[whole], notes=["nothing cut"], height=0.25)
 
 # %% [markdown]
-# A chain would break with any link. But this is a sum of thirteen terms, and
-# later parts still read all the others. So the model can spare most parts, one at a time. It cannot
-# spare those of the first block, on which all others build, and it misses the feed-forward parts of
-# the next two. (One model, one text.)
+# A chain breaks when any link breaks. But this is a sum of thirteen terms, and later parts still
+# read all the others. So the model can spare most parts, one at a time. It cannot spare those of
+# the first block, on which all others build, and it misses the feed-forward parts of the next two.
+# (One model, one text.)
 #
 # ## The way back
 #
@@ -238,8 +238,8 @@ curves({"": history["test_loss"]}, f"A language model learns\n{whose}", "step",
        note="knows nothing")
 
 # %% [markdown]
-# (One run.) After 200 steps the small one knows letters and a few short words. The large one, on
-# the same functions, was trained longer.
+# (One run.) After 200 steps the small model knows letters and a few short words. The large model,
+# on the same functions, was trained longer.
 #
 # ## Exercises
 #
@@ -305,9 +305,9 @@ check("post_norm_backward", post_norm_backward)
 # compare the *scores* with those of the reference implementation, on the same input.
 #
 # **3.** *Open.* Which `k` parts can a model spare *together*? You get a function that takes a list
-# of parts to cut and returns the loss. Each call runs the model, so do not try every set. The check
-# is not content with the `k` parts that are cheapest one by one. Then set `RUN` to `True`: how many
-# of its twelve parts can our model lose for half a nat?
+# of parts to cut and returns the loss. Each call runs the model, so do not try every set. The `k`
+# parts that are cheapest one by one will not pass the check. Then set `RUN` to `True`: how many of
+# its twelve parts can our model lose for half a nat?
 
 # %%
 def parts_to_spare(loss_without, n, k):

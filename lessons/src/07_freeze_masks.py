@@ -56,8 +56,8 @@ print(model.summary(task.tokens))
 # The task uses only 30 of 256 positions. The others never get a gradient, so the list leaves them
 # out.
 #
-# You can write a mask as text. `full` and `fpt` are names. After `only:` stand the groups and the
-# parameters that we *train*; `h.5.*` is all of block 5. Here are five masks. (This list counts all
+# You can write a mask as text. `full` and `fpt` are names. After `only:` you list the groups and
+# the parameters to *train*; `h.5.*` is all of block 5. Here are five masks. (Now we count all 256
 # positions.)
 
 # %%
@@ -106,10 +106,11 @@ for title, mask in masks.items():
         f"{calls.count(op):3} {op}" for op in ("linear", "layer_norm", "gelu", "attention")))
 
 # %% [markdown]
-# Fewer trained parameters, and yet the longer step. Look at the counts beside the mask: the count
-# of parameters does not matter, but their place does. With the fourth mask nothing below the top
-# block needs a gradient, so nothing below it runs back. With the third, the scales at the bottom
-# wait for their gradient, and it has to get past every frozen layer *above* them.
+# Fewer trained parameters, and yet the longer step. Look at the calls that we printed for each
+# mask. What matters is not how many parameters we train, but where they are. With the fourth mask
+# nothing below the top block needs a gradient, so nothing below it runs back. With the third, the
+# scales at the bottom wait for their gradient, and it has to get past every frozen layer *above*
+# them.
 #
 # So we can predict the cost. A linear layer with input $x$ `(N, I)` and weight $w$ `(I, O)` has
 # three products of $N \cdot I \cdot O$ multiplications each:
@@ -155,8 +156,8 @@ print("as shares of full: products", (parts.sum(axis=1) / parts[0].sum()).round(
 # trains, because the input layer, at the bottom, waits for its gradient. The time follows, but not
 # exactly: attention, GELU and layer norm are not in the bars. (A dot is the fastest of 16 rounds.)
 #
-# Before a step the library asks which block is the lowest that has to run back. From that block on
-# it keeps what the way back will read. Below, it keeps nothing.
+# Before a step the library asks: which is the lowest block that has to run back? From that block
+# upwards it keeps what the way back will read. Below, it keeps nothing.
 
 # %%
 show(minifpt.gpt2.Trunk.lowest_block)
@@ -193,8 +194,8 @@ print("loss, every ten steps:", history["train_loss"].round(2), "gets a gradient
 # %% [markdown]
 # The output layer gets its gradient, and the input layer waits below the trunk for one that never
 # comes. Nothing raises an error, and the loss falls, because the output layer learns. Two checks
-# notice it. After a step, every trained parameter must have a gradient. And `gradcheck` compares
-# with the loss itself, on a model that is small enough:
+# notice it. After a step, every trained parameter must have a gradient. And on a small model,
+# `gradcheck` compares each gradient with the loss itself:
 
 # %%
 shape = minifpt.GPT2Config(3, 2, 8, n_positions=6, dropout=0.0, initializer_range=0.3)
@@ -233,8 +234,8 @@ curves({"": 100 * history["test_accuracy"]}, f"A frozen language model learns XO
 # ## Exercises
 #
 # **1.** Some linear layers of the same size stand in a row, the lowest first; the input of the
-# lowest is data. You know which are trained. How many products does a whole step need, forward and
-# back?
+# lowest is data. You know which of them we train. How many products does a whole step need, forward
+# and back?
 
 # %%
 def products_of_a_step(trained):
@@ -246,8 +247,8 @@ check("products_of_a_step", products_of_a_step)
 
 
 # %% [markdown]
-# **2.** An FPT over GPT-2 base has 12 blocks, 0 to 11. Write the text of a mask under which nothing
-# runs back below block `k`, and attention and feed-forward are frozen everywhere. Train all else.
+# **2.** An FPT over GPT-2 base has 12 blocks, 0 to 11. Write a mask, as text: nothing may run back
+# below block `k`, and attention and feed-forward are frozen everywhere. Train everything else.
 # Without `only:` a text lists what is *frozen*, groups (`input`, `pos`, `ln`, `attn`, `mlp`,
 # `output`) and parameters (`h.0.ln_1.*`, `ln_f.*`; `h.0-2.*` are blocks 0 to 2). Either way will
 # do.
@@ -265,9 +266,9 @@ check("freeze_below", freeze_below)
 # ## Going further
 #
 # **A gradient of zero.** You can also freeze like this: compute everything, then set the gradients
-# of what is frozen to zero. We do this to attention and feed-forward, 48 arrays, from the fifth
-# step on. Adam steps along a running mean of the gradients. How many of the arrays does step 5
-# change all the same?
+# of what is frozen to zero. We train everything for four steps, and at the fifth we do this to
+# attention and feed-forward, 48 arrays. Adam steps along a running mean of the gradients. How many
+# of the 48 arrays does the fifth step change all the same?
 
 # %%
 guess = ...                                               # of 48
@@ -292,7 +293,7 @@ reveal(guess, sum((p.data != old).any() for p, old in zip(zeroed, before, strict
 #
 # **3.** *Open.* You may train a given number of parameters, no more. Which? The output layer must
 # be among them, because it starts at random. The check tests only this, and that you stay within
-# the budget and use at least half of it. Then set `RUN` to `True`. Do you spend a parameter better
+# the budget and use at least half of it. Then set `RUN` to `True`. Where is a parameter best spent:
 # low or high, on scales, on biases, on positions? Do you find the same with another seed?
 
 # %%
@@ -322,8 +323,8 @@ if RUN:
 # parameters we train; a frozen weight on its way saves one product of three, that of its own
 # gradient.*
 #
-# **What we do not know yet.** It works. But *how* does a frozen model find a string, and is it the
-# heads that look at it?
+# **What we do not know yet.** It works. But *how* does a frozen model find a string, and do the
+# heads that look at the string do the work?
 #
-# **Next**: [lesson 8](08_inside_bit_xor_and_bit_memory.ipynb) trains with FPT's mask, and looks at
-# what attention does then, frozen as it is.
+# **Next**: [lesson 8](08_inside_bit_xor_and_bit_memory.ipynb) trains with FPT's mask, and asks what
+# attention does after training, although it is frozen.

@@ -7,7 +7,7 @@
 # After this lesson you can
 #
 # - say which scores a model reaches without having found anything;
-# - put where a head looks in one number, and tell position from content;
+# - say in one number where a head looks, and tell position from content;
 # - mute a head, and choose what to compare it with.
 #
 # **What we know by now.** A frozen trunk learns while we train its norms, its positions and two
@@ -38,9 +38,9 @@ model_map("attention")
 # %% [markdown]
 # ## Which string is it?
 #
-# **Bit memory**: five strings of 40 bits go in, then one of them once more, with each bit hidden
-# with probability one half. The model must return all of its bits. Here is one example. Which
-# string is the sixth one, 0 to 4?
+# **Bit memory**: five strings of 40 bits go in, then one of them again, with each bit hidden with
+# probability one half. The model must return all of its bits. Here is one example. Which string is
+# the sixth one, 0 to 4?
 
 # %%
 task = minifpt.tasks.get("bit-memory", strings=5, bits=40, patch=10)
@@ -101,8 +101,9 @@ curves(right, "Both trunks find the string", ylabel="bits right (%)", x=steps[0]
 
 # %% [markdown]
 # Matched random has never read a word, and it finds the string, too. The two trunks share only the
-# mean and the spread of each array. (Is *language* better? That depends on the learning rate: of
-# five seeds it leads with five at 0.02, with three at 0.06: `python -m studies.inside rates`.)
+# mean and the spread of each array. (Is *language* better? That depends on the learning rate. It
+# leads with five of five seeds at 0.02, with three of five at 0.06: `python -m studies.inside
+# rates`.)
 #
 # ## Where does it look?
 #
@@ -166,15 +167,15 @@ picture(fig)
 #
 # ## Is it these heads that do it?
 #
-# You have seen where a head looks, not what that is good for. To find out, we change the model
-# while it runs: `minifpt.trace(model, change={layer: function})` replaces the output of a layer. To
-# **mute** a head is to set all its shares to 0, so that it brings nothing.
+# You have seen where a head looks, not whether the answer needs it. To find out, we change the
+# model while it runs: `minifpt.trace(model, change={layer: function})` replaces the output of a
+# layer. To **mute** a head is to set all its shares to 0, so that it brings nothing.
 #
-# But what do we compare with? If we muted heads of other blocks, more than the looking would
-# differ: block 0 is the first to read the input, so its heads may matter more, whatever they look
-# at. A convincing control changes one thing only. So we mute *two* of block 0's four heads each
-# time, and change only which two. If looking counts, the pairs that look at the right string most
-# must cost most. Of the six pairs of *language*, how many cost more than five points?
+# But what do we compare with? If we muted heads of other blocks, looking would not be the only
+# difference: block 0 reads the input first, so its heads may matter more, whatever they look at. A
+# convincing control changes one thing only. So we mute *two* of block 0's four heads each time, and
+# change only which two. If looking counts, the pairs that look at the right string most must cost
+# most. Of the six pairs of *language*, how many cost more than five points?
 
 # %%
 guess = ...                                               # of 6
@@ -223,7 +224,7 @@ picture(fig)
 # needs language. But in the paper, whose GPT-2 is six times as wide, random weights fail at bit
 # memory. (A likely reason is in `docs/results/why.md`.)
 #
-# Here `mute` intervened: it changed `probabilities`.
+# In these lines, `mute` changed `probabilities`:
 
 # %%
 show(F.attention, lines=("scores = q", "y = dropped"))
@@ -231,9 +232,9 @@ show(F.attention, lines=("scores = q", "y = dropped"))
 # %% [markdown]
 # ## Exercises
 #
-# **1.** Each string has P tokens, and the asked string comes last. To look at the right string is
-# not yet to copy it: for that, asked token $p$ must look at token $p$ of the right string. How much
-# attention does it give to just that one?
+# **1.** Each string has P tokens, and the asked string comes last. A head that looks at the right
+# string does not yet copy it: for that, asked token $p$ must look at token $p$ of the right string.
+# How much attention does it give to just this token?
 
 # %%
 def copy_share(A, which, strings):
@@ -290,8 +291,9 @@ picture(fig)
 
 # %% [markdown]
 # With five seeds (`python -m studies.inside looks`) the model always needs the look five back: if
-# no head may look there, it gets 54 to 63 % of the bits right. But the head that looks there *most*
-# is the one that the model misses most with only three seeds of five; here it is another one.
+# no head may look there, it gets 54 to 63 % of the bits right. But which head does it miss most?
+# With three seeds of five, the one that looks there *most*; with the other two, and here, another
+# one.
 #
 # **Who multiplies?** Write the bits as ±1. Then XOR is the product $a\,b$, up to its sign, and no
 # weighted sum of $a$ and $b$ gives it. With all other bits fixed, any number inside the model has
@@ -315,8 +317,8 @@ for name, rows in WITHOUT_PRODUCT.items():
 # %% [markdown]
 # Without the products of the feed-forward layers every trunk is near guessing. With random weights
 # the two divide the work cleanly: **attention carries the bit, and the feed-forward layers
-# multiply.** Their nonlinear function acts on sums of $a$ and $b$, and what comes out has a part
-# with the product, as in $(a + b)^2 = a^2 + 2ab + b^2$.
+# multiply.** Their nonlinear function acts on sums of $a$ and $b$, and its result contains the
+# product, as in $(a + b)^2 = a^2 + 2ab + b^2$.
 #
 # **3.** *Open.* Language or size? Make several runs of two kinds of trunk, and ask whether the
 # difference is larger than the spread. First a measure. Then set `RUN` to `True` and choose your

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 9. Pictures as tokens
 #
-# **A model that read novels, letter by letter, is frozen and given pictures of digits. We tear the
-# pictures up. What does it take to put them together again?**
+# **We freeze a model that read novels, letter by letter, and give it pictures of digits. Then we
+# tear the pictures up. What does it take to put them together again?**
 #
 # After this lesson you can
 #

@@ -31,8 +31,8 @@ from minifpt.layers import Parameter
 # ## A word is a row
 #
 # A model reads **tokens**. Ours are bytes, GPT-2's are frequent pieces of words, and in this lesson
-# they are whole words, because we can judge what becomes of a word. Each kind of token has a
-# number, its **id**.
+# they are whole words, because we can judge what a model learns about a word. Each kind of token
+# has a number, its **id**.
 
 # %%
 sentence = "the cat saw the dog and the bird".split()
@@ -322,8 +322,9 @@ check("tied_gradient", tied_gradient)
 # %% [markdown]
 # **3.** *Open.* Which of several tables knows best that certain words belong together? Choose a
 # measure. Tables may differ in the length of their rows, a table may have rows that all point about
-# the same way, and being opposite is not being alike. Then set `RUN` to `True`: near neighbours
-# find words that can replace each other, distant ones words on the same subject. Do you see it?
+# the same way, being opposite is not being alike, and one pair alone says little. Then set `RUN` to
+# `True`: near neighbours find words that can replace each other, distant ones words on the same
+# subject. Do you see it?
 
 # %%
 def best_table(tables, pairs):

@@ -34,11 +34,11 @@ from minifpt.files.tokenizer import Bytes
 # %% [markdown]
 # ## Before the first step
 #
-# The text is the one of lesson 10, the ends of five novels. Its tokens are bytes, so the vocabulary
+# We take the text of lesson 10, the ends of five novels. Its tokens are bytes, so the vocabulary
 # has $V = 256$. The last 5 % of the text are held out. An example is a passage of $T = 64$ bytes;
 # its targets are the same passage one byte further on, so that each position is a question. The
-# loss is the cross-entropy of lesson 2, with $p_n$ the probability that the model gave to the byte
-# that came:
+# loss is the cross-entropy of lesson 2, and $p_n$ is the probability that the model gave to the
+# byte that really came:
 #
 # $$ L = -\frac1N \sum_n \log p_n $$
 #

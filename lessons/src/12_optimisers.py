@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 12. Optimisers
 #
-# **The backward pass says in which direction each number should move, and not how far. Does each
+# **The backward pass says in which direction each number should move, but not how far. Does each
 # number need a step size of its own?**
 #
 # After this lesson you can
@@ -26,15 +26,15 @@ from minifpt.training import evaluate
 # %% [markdown]
 # ## A valley
 #
-# The simplest loss that shows why has two parameters, $x$ `(2,)`:
+# A simple loss shows why it may. It has two parameters, $x$ `(2,)`:
 #
 # $$ L(x) = \tfrac12\, x^\top H x, \qquad \frac{dL}{dx} = H x, \qquad
 #    H = \begin{pmatrix} 1 & 0 \\ 0 & 50 \end{pmatrix} $$
 #
-# A long valley: along the first axis the **curvature**, the second derivative, is 1, across it is
-# 50. **Gradient descent** moves each parameter against its gradient, by the gradient times the
-# **learning rate** $\eta$: $x \leftarrow x - \eta\, dL/dx$. We make $\eta$ larger and larger. From
-# which rate on does $x$ run away from the minimum?
+# This is a long valley: along the first axis the **curvature**, the second derivative, is 1, and
+# along the second it is 50. **Gradient descent** moves each parameter against its gradient, by the
+# gradient times the **learning rate** $\eta$: $x \leftarrow x - \eta\, dL/dx$. We make $\eta$
+# larger and larger. At which rate does $x$ begin to run away from the minimum?
 
 # %%
 guess = ...                                               # a number
@@ -87,8 +87,9 @@ picture(fig)
 #
 # $$ x \leftarrow x - \eta\, h\, x = (1 - \eta h)\, x $$
 #
-# It shrinks as long as $|1 - \eta h| < 1$, that is $\eta < 2 / h$. The steep direction decides,
-# here $2/50$, and with such a rate the flat one is multiplied by nearly 1 at each step.
+# It shrinks as long as $|1 - \eta h| < 1$, that is $\eta < 2 / h$. The steep direction decides:
+# here $\eta$ must stay below $2/50$. But at such a rate each step multiplies the flat direction by
+# nearly 1.
 #
 # ## Adam, by hand
 #

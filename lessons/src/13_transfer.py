@@ -46,8 +46,7 @@ model_map("input layer", "positions", "norm", "attention", "feed-forward", "outp
 # - *fine-tuned*: the teacher, all of it;
 # - *FPT*: the teacher with attention and feed-forward frozen, as in lesson 0;
 # - *probe on pixels*: no transformer at all. A **probe** is a linear classifier: scores $S = f\,W +
-#   b$
-#   of 784 pixels $f$. Lesson 2 has its gradient.
+#   b$ of 784 pixels $f$. Lesson 2 has its gradient.
 #
 # Each arm sees 2,400 images, each label twelve times on average: the transformers in 150 steps of
 # 16, the probe in 12 steps of all 200. Each has ten seeds; the seed also chooses the 200 labels. We
@@ -137,19 +136,19 @@ print("first five seeds:", *(f"{w}: {arms[w][:5].round().astype(int)}" for w in 
 guess = ...
 
 # %% [markdown]
-# The **spread** $s$ of an arm is the standard deviation of its runs,
-# with $n - 1$ instead of $n$ under the root (`ddof=1`). Let $u$ and $v$ be two runs' deviations
-# from the true mean. They are independent, so $uv$ is 0 on average, and of $(u \pm v)^2 = u^2 \pm
-# 2uv + v^2$ only the squares are left. So **the variances of sums and of differences add up.** Two
-# formulas follow, for the mean of $n$ runs and for the difference of two such means:
+# The **spread** $s$ of an arm is the standard deviation of its runs, with $n - 1$ instead of $n$
+# under the root (`ddof=1`). Let $u$ and $v$ be two runs' deviations from the true mean. They are
+# independent, so $uv$ is 0 on average, and of $(u \pm v)^2 = u^2 \pm 2uv + v^2$ only the squares
+# are left. So **variances add up, for a sum as for a difference.** Two formulas follow, for the
+# mean of $n$ runs and for the difference of two such means:
 #
 # $$ \text{spread of a mean} = \frac1n \sqrt{s^2 + \dots + s^2} = \frac{s}{\sqrt n}, \qquad
 #    e = \sqrt{\frac{s_a^2}{n} + \frac{s_b^2}{n}} $$
 #
-# The first is the **standard error** of a mean, and $e$ is that of a difference. Of a normal
-# distribution, 95 % lie within $1.96\,e$. But on few runs the measured $s$ is often too small. So a
-# larger number $t$ replaces 1.96, from Student's distribution for $n - 1$ **degrees of freedom**:
-# the fewer runs, the larger $t$. The **interval** is
+# The first is the **standard error** of a mean, and $e$ is that of a difference. A normal
+# distribution has 95 % of its values within $1.96\,e$. But on few runs the measured $s$ is often
+# too small. So a larger number $t$ replaces 1.96, from Student's distribution for $n - 1$ **degrees
+# of freedom**: the fewer runs, the larger $t$. The **interval** is
 #
 # $$ (\bar a - \bar b) \pm t\,e $$
 
@@ -175,7 +174,7 @@ for n in (5, 10):
 # If the interval contains 0, we cannot tell which arm is better. That does not mean that they are
 # equal: with ten seeds instead of five the intervals are much shorter.
 #
-# Does the interval keep its promise? We make up 4,000 studies of which we know the truth. Many
+# Does the interval keep its promise? We make up 4,000 studies whose true difference we know. Many
 # pictures have bars of one standard error, $t = 1$. With five seeds in each arm, how many per cent
 # of such bars contain the true difference?
 
@@ -204,8 +203,8 @@ curves(lines, "Only Student's t keeps its promise of 95 %", "seeds in each arm",
 # %% [markdown]
 # Did you say 68, as for a normal distribution? It is even less, because $s$ comes from five runs
 # only. A third of the studies miss the truth. With few seeds 1.96 promises too much as well.
-# Student's $t$ keeps its promise. (It lies above 95 %: we looked $t$ up for $n$ runs, and have
-# $2n$.)
+# Student's $t$ keeps its promise. (It lies above 95 %, because we looked up $t$ for $n$ runs, and
+# two arms have $2n$.)
 #
 # ## Broken on purpose: the best of five
 #
@@ -223,9 +222,8 @@ print(f"ahead in {100 * (lead > 0).mean():.0f} % of the studies")
 
 # %% [markdown]
 # Not 0: the best of five draws lies above the mean in nearly every study. If you choose a learning
-# rate, a step to stop at or a seed by the *test*, you make
-# the same mistake. (Our transformers had this advantage above, and still lost.) Choose on
-# validation examples.
+# rate, a seed or the step to stop at by the *test*, you make the same mistake. (Our transformers
+# had this advantage above, and still lost.) Choose on validation examples.
 #
 # ## What the interval leaves out
 #
@@ -241,20 +239,19 @@ reveal(guess, round(float(np.std([probe(0) for seed in range(10)], ddof=1)), 9))
 print(f"with ten choices of labels: {arms['probe on pixels'].std(ddof=1):.1f} points")
 
 # %% [markdown]
-# Nothing in the probe depends on the seed but the labels. So an interval over seeds alone would
-# have no width: it covers only what we varied.
+# In the probe only the labels depend on the seed. So an interval over seeds alone would have no
+# width: it covers only what we varied.
 #
 # What we *can* say: on these digits, with 200 labels and 2,400 images seen, a linear classifier
 # beats a fine-tuned teacher of this size. Ten seeds, each with its own labels, give an interval
-# above 0. That
-# says nothing about other teachers.
+# above 0. It says nothing about other teachers.
 #
 # ## Exercises
 #
-# **1.** Five runs against five: of the $\binom{10}{5} = 252$ ways to choose which five places of
-# the ranking belong to the first arm, two have all of one arm above all of the other. If the arms
-# do not differ, each way is equally likely, so such luck has a probability of $2/252$. What is it
-# for $n$ runs against $m$?
+# **1.** We rank five runs against five. There are $\binom{10}{5} = 252$ ways to choose the five
+# places of the first arm. In two of them, one arm is wholly above the other. If the arms do not
+# differ, each way is equally likely, so luck has a probability of $2/252$. What is it for $n$ runs
+# against $m$?
 
 # %%
 def ranges_apart(n, m):
@@ -282,11 +279,11 @@ check("difference_interval", difference_interval)
 # %% [markdown]
 # ## Going further
 #
-# **3.** *Open.* How many seeds does a study need? It finds a difference if it observes more than
-# $1.96\,e$. What it observes scatters around the true $d$ with the spread $e$, and four of five
-# such values lie above $d - 0.84\,e$. So four of five studies find it if $d = (1.96 + 0.84)\,e$,
-# with $e^2 = 2 s^2 / n$. Write $n$, the smallest whole number that is enough by this formula. Then
-# set `RUN` to `True`, look at four runs of two arms, compute $n$, and run them with *fresh* seeds:
+# **3.** *Open.* How many seeds does a study need? It finds a difference if it observes one above
+# $1.96\,e$. Observed differences scatter around the true $d$ with the spread $e$, and four of five
+# of them lie above $d - 0.84\,e$. So four of five studies find it if $d = (1.96 + 0.84)\,e$, with
+# $e^2 = 2 s^2 / n$. Write $n$, the smallest whole number that is enough by this formula. Then set
+# `RUN` to `True`, look at four runs of each of two arms, compute $n$, and run $n$ *fresh* seeds:
 # the four runs made you choose the question, so they no longer count.
 
 # %%
@@ -312,8 +309,8 @@ if RUN:
 # **The sentence to remember:** *An error bar of five runs must be wide to contain the true mean,
 # and it covers only what we varied.*
 #
-# **What we do not know yet.** The largest difference of this course still has no reason: frozen
-# random weights find a string. What in them does it?
+# **What we do not know yet.** The largest surprise of this course is still unexplained: frozen
+# random weights find a string. Which part of them does it?
 #
 # **Next** on the spine: [lesson 22](22_why_random_weights_find_a_string.ipynb). A side road:
 # [lesson 14](14_which_part_of_pretraining.ipynb) compares trunks part by part.

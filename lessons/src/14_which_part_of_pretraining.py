@@ -2,7 +2,7 @@
 # # 14. Which part of pretraining is enough?
 #
 # **On bit memory a frozen language model finds the string, and one with small random weights hardly
-# ever does. What did reading give it: knowledge, larger weights, or one part?**
+# ever does. What did reading give it: knowledge, larger weights, or one part that matters?**
 #
 # After this lesson you can
 #
@@ -31,7 +31,7 @@ from minifpt.exercises.lesson import bars, color, curves, figure, picture, revea
 # %% [markdown]
 # ## The ladder
 #
-# Four frozen trunks of one shape, 6 blocks and 128 channels. Each knows one thing more than the one
+# Four frozen trunks of one shape, 6 blocks and 128 channels. Each has one thing more than the one
 # above it:
 #
 # | trunk | what it has |
@@ -41,13 +41,13 @@ from minifpt.exercises.lesson import bars, color, curves, figure, picture, revea
 # | *matched random* | for each array the mean and standard deviation of the last trunk's |
 # | *language* | what the weights are after reading |
 #
-# (*Small random* is lesson 0's. *Random, rescaled* is its *random*, but with the last matrix of
-# each part divided by $\sqrt{12}$, as GPT-2's.)
+# (*Small random* is lesson 0's. *Random, rescaled* is lesson 0's *random*, with the last matrix of
+# each part divided by $\sqrt{12}$, as in GPT-2.)
 #
 # And four tasks: bit XOR, bit memory, printed digits with 200 labels, and *typos*, where bytes of a
-# novel's page were replaced and the model says which. Each trunk has the best of several learning
+# novel's page were replaced and the model says which. Each trunk gets the best of several learning
 # rates, and five seeds. That took hours, so the numbers come with the lesson. On how many tasks is
-# each run of *language* above each run of all three others?
+# every run of *language* above every run of the other three?
 
 # %%
 guess = ...                                               # of 4

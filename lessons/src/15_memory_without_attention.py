@@ -27,7 +27,7 @@ from minifpt.trunks.lstm import LSTM, LSTMConfig
 #
 # A **recurrent network** reads one token after the other. All that it knows of the past is its
 # **state** $h$ `(B, D)`, $B$ sequences with $D$ numbers each. With token $x_t$ `(B, C)` and weights
-# $w$ `(C, D)` and $u$ `(D, D)`, the same at every token, it is
+# $w$ `(C, D)` and $u$ `(D, D)`, the same at every token, the new state is
 #
 # $$ a_t = x_t\,w + h_{t-1}\,u, \qquad h_t = \tanh(a_t) $$
 #

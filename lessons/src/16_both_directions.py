@@ -6,8 +6,8 @@
 #
 # After this lesson you can
 #
-# - see whether a model can read its answer, without training anything;
-# - hide what is asked for, and say why a model learns slowly then;
+# - see whether a model can look at its own answer, without training anything;
+# - hide the bytes that we ask for, and say why a model then learns slowly;
 # - compare two models that were asked different questions;
 # - use a causal model for a gap, by Bayes' rule.
 #

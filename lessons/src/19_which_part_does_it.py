@@ -28,9 +28,9 @@ from minifpt.tasks.base import Classification
 # ## What followed it?
 #
 # Twelve different letters come in, out of sixteen: the **string**. Then eleven of them come again,
-# in another order: the **questions**. At each the answer is the letter that followed it the first
-# time: after `cafe`, the letter `f` asks for `e`. A model must find the place and copy what stood
-# behind it, in one forward pass.
+# in another order: the **questions**. The answer to a question is the letter that followed it the
+# first time: after `cafe`, the letter `f` asks for `e`. A model must find the place and copy the
+# letter after it, in one forward pass.
 
 # %%
 N, LETTERS, H = 12, 16, 4                                 # length of the string, alphabet, heads

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 20. One per cent
 #
-# **A trained model is to learn something new, and you can afford to train and to store a few per
-# cent of it. Which ones?**
+# **You want a trained model to learn something new, and you can afford to train and to store a few
+# per cent of its parameters. Which ones?**
 #
 # After this lesson you can
 #
@@ -30,8 +30,8 @@ from minifpt.training import evaluate
 #
 # The shipped model `minigpt-tiny` has read novels, byte by byte: 2 blocks, 32 channels. We ask it
 # to read from right to left: after `.dne e` comes `h`. If it gave all 256 bytes equal probability,
-# its loss would be $\ln 256 = 5.5$ nats a byte; from left to right it has about 2. How many nats
-# has it from right to left, before it learns anything?
+# its loss would be $\ln 256 = 5.5$ nats a byte; from left to right it has about 2. What is its loss
+# from right to left, before it learns anything?
 
 # %%
 guess = ...                                               # nats a byte

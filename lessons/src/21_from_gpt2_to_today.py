@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 21. From GPT-2 to today
 #
-# **GPT-2 is from 2019. Llama (2023) and Qwen2 (2024) have the same two steps in each block, and
-# other parts. How do they know where a token stands, and how do we notice a part that is built
-# wrongly?**
+# **GPT-2 is from 2019. Llama (2023) and Qwen2 (2024) have the same two steps in each block, but
+# build them from other parts. How do they know where a token stands, and how do we notice that we
+# built a part wrongly?**
 #
 # After this lesson you can
 #

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 22. Why can random weights find a string?
 #
-# **A frozen head with random weights finds one string among five. What in it compares? And what
-# does training have to do?**
+# **A frozen head with random weights finds one string among five. Which part of it compares them?
+# And what must training do?**
 #
 # After this lesson you can
 #
@@ -61,9 +61,8 @@ for ax, values, title in zip(axes, (M, S, A), titles, strict=True):
 picture(fig)
 
 # %% [markdown]
-# To find a string, a token must score high with a token like itself. So we draw 1,000 random tokens
-# and let each score with itself, by $S$ alone and by $A$ alone. How large is the largest score by
-# $A$?
+# To find a string, a token must score high with a token like itself. So we let 1,000 random tokens
+# score with themselves, by $S$ alone and by $A$ alone. How large is the largest score by $A$?
 
 # %%
 guess = ...                                               # a number
@@ -75,8 +74,8 @@ reveal(guess, float(np.abs(by_A).max().round(9)))
 print(f"by S: from {by_S.min():.1f} to {by_S.max():.1f}")
 
 # %% [markdown]
-# $A$ holds numbers as large as $S$, and gives no token a score with itself. A number is its own
-# transpose, and $A^\top = -A$:
+# $A$ holds numbers as large as those of $S$, yet by $A$ every token scores 0 with itself: a number
+# is its own transpose, and $A^\top = -A$:
 #
 # $$ x\,A\,x^\top = (x\,A\,x^\top)^\top = x\,A^\top x^\top = -\,x\,A\,x^\top
 #    \quad\Rightarrow\quad x\,A\,x^\top = 0 $$
@@ -127,7 +126,7 @@ picture(fig)
 # - *unlikeness*: 180°, no direction positive;
 # - *antisymmetric*: $S = 0$.
 #
-# How many are above 95 % in the mean, after 200 steps?
+# How many are above 95 % on average, after 200 steps?
 
 # %%
 guess = ...                                               # of 4
@@ -179,7 +178,7 @@ print(*(f"{name}: {end.min():.1f} to {end.max():.1f} %" for name, end in ends.it
 # A small step uphill, $x + 2 \eta\,x S$, multiplies each part $x u_j$ by $1 + 2 \eta \lambda_j$.
 # **Positive directions grow, negative ones shrink.**
 #
-# That is gradient ascent on one score. Do our models do it, trained with Adam on the loss?
+# That is gradient ascent on one score. Do our models, trained with Adam on the loss, do the same?
 # Before training, half of $W$'s squared length lies in positive directions. How many per cent after
 # the 200 steps of *as drawn*?
 
@@ -201,8 +200,8 @@ print("before:", *(f"{in_positive(make(90, seed)):.0f} %" for seed in range(5)),
       "  after:", *(f"{share:.0f} %" for share in after))
 
 # %% [markdown]
-# The head did not learn to compare. Training turned the input layer into the directions in which it
-# compares.
+# The head did not learn to compare. Training turned the input layer into the directions in which
+# the head compares.
 #
 # ## A better start
 #
@@ -239,20 +238,19 @@ ax.legend(loc="upper left")
 picture(fig)
 
 # %% [markdown]
-# **This is the picture to keep**, from longer runs, two or three seeds each. At 120° 44 of 128
-# directions are left. A random start takes long to find them, an aligned one begins there. And "it
-# cannot" may mean "not yet": with 1,500 steps the block "can" at 115° and "cannot" at 120°. (At 60°
-# and 75° an aligned start is slower.)
+# **This is the picture to keep**, from longer runs, two or three seeds each. At 120°, 44 of the 128
+# directions are positive. A random start takes long to find them, an aligned one begins there. And
+# "it cannot" may mean "not yet": with 1,500 steps the block "can" at 115° and "cannot" at 120°. (At
+# 60° and 75° an aligned start is slower.)
 #
 # ## The course's question
 #
 # *What does a frozen transformer already have, and what must be learned?*
 #
 # - *It has ways to compare and to combine.* Half of a random head's directions look for likeness,
-#   and
-#   feed-forward layers make the products for XOR (lesson 8).
-# - *It must learn a way in and a way out*: the output layer, for bit memory the input layer, for
-#   bit XOR positions or norms (`docs/results/whole.md`).
+#   and feed-forward layers make the products for XOR (lesson 8).
+# - *It must learn a way in and a way out*: the output layer; for bit memory also the input layer,
+#   for bit XOR positions or norms (`docs/results/whole.md`).
 # - *Was it the reading?* Not for bits, as far as we can tell.
 #
 # ## Exercises
@@ -269,9 +267,9 @@ check("symmetric_form", symmetric_form)
 
 
 # %% [markdown]
-# **2.** Write the aligned start: `n` directions at right angles to each other, those in which $S$
-# is most positive, as the rows of $W$. All rows have one length, and the whole of $W$ has the given
-# one, the root of the sum of its squares. Any order or rotation of the rows will do.
+# **2.** Write the aligned start: `n` directions at right angles, those in which $S$ is most
+# positive, as the rows of $W$. All rows are equally long, and $W$ as a whole has the given length
+# (the root of the sum of its squares). Any order or rotation of the rows will do.
 
 # %%
 def aligned(S, n, length):
@@ -286,10 +284,10 @@ check("aligned", aligned)
 # ## Going further
 #
 # **Predict the time.** With many tiny steps each part $x u_j$ grows as $e^{\lambda_j t}$, in a
-# suitable unit of time $t$. If tokens start alike in all directions, their score with themselves
-# grows as $\sum_j \lambda_j e^{2 \lambda_j t}$. We divide the eigenvalues by their length, and call
-# the time at which this sum reaches 1 the **growth time**. We fit one number, the steps in a unit
-# of time, at 105° and 120°:
+# suitable unit of time $t$. If tokens start equally strong in all directions, their score with
+# themselves grows as $\sum_j \lambda_j e^{2 \lambda_j t}$. We divide the eigenvalues by their
+# length, and call the time at which this sum reaches 1 the **growth time**. We fit one number, the
+# steps in a unit of time, at 105° and 120°:
 
 # %%
 def growth_time(values):
@@ -306,10 +304,10 @@ for angle, time in growth.items():
     print(f"{angle}°: predicted {unit * time:5.0f} steps, measured {np.median(STEPS[angle]):5.0f}")
 
 # %% [markdown]
-# All others come out within a third. (A straight line through two points of the picture does as
-# well up to 130°, so this does not test the derivation.)
+# At all other angles, the prediction is right to within a third. (A straight line through two
+# points of the picture does as well up to 130°, so this does not test the derivation.)
 #
-# **3.** *Open.* Write the growth time to three digits. Then choose angles and seeds, write your
+# **3.** *Open.* Compute the growth time to three digits. Then choose angles and seeds, write your
 # prediction down, set `RUN` to `True`, and say by how much you were wrong.
 
 # %%
@@ -331,8 +329,8 @@ if RUN:
         print(angle, unit * time_to_grow(values / np.linalg.norm(values)), "steps; measured", first)
 
 # %% [markdown]
-# **The heads of real models.** `minifpt.heads` measures every head. The *trace* is the sum of a
-# form's eigenvalues over the norm of the form.
+# **The heads of real models.** `minifpt.heads` measures every head. The *trace* here is the sum of
+# a form's eigenvalues, divided by the norm of the form.
 
 # %%
 shipped = {"random, rescaled": "random@0.55", "matched random": "statistics:minigpt-language",
@@ -351,11 +349,12 @@ bars({name: minifpt.heads(minifpt.trunks.get(model, seed=0)).trace.ravel()
 # **The picture to keep:** steps to learn, on a logarithmic scale, against the angle between queries
 # and keys: they multiply beyond 90°.
 #
-# **The sentence to remember:** *A frozen head finds by likeness only in directions in which a
+# **The sentence to remember:** *A frozen head finds likeness only along directions in which a
 # vector's score with itself is positive, and training turns the input layer into such directions.*
 #
 # **What we do not know yet.** Bit XOR asks for two *places*, not for likeness, and models solve it
-# at every angle from 30° to 180° (`docs/results/why.md`). And all this is one task, with one block.
+# at every angle from 30° to 180° (`docs/results/why.md`). And all of this was one task, with one
+# block.
 #
 # **Next**: this was the last of the twelve lessons of the spine. The side roads are on [the
 # map](README.md).

@@ -63,10 +63,10 @@ picture(fig)
 #
 # $$ y_{no} = \sum_i x_{ni}\, w_{io} $$
 #
-# The inner lengths must agree and vanish. In NumPy it is `x @ w`. The **transpose** `w.T` `(O, I)`
-# is $w$ with its axes exchanged, in formulas $w^\top$. If $w$ is `(I,)`, `x @ w` is `(N,)`, and
-# `x * w` multiplies each row of $x$ by it, number by number. If $x$ is `(5, 3)` and $w$ is
-# `(2, 3)`, which product exists, `"x @ w"` or `"x @ w.T"`?
+# The inner lengths must agree, and the result no longer has them. In NumPy it is `x @ w`. The
+# **transpose** `w.T` `(O, I)` is $w$ with its axes exchanged, in formulas $w^\top$. If $w$ is
+# `(I,)`, `x @ w` is `(N,)`, and `x * w` multiplies each row of $x$ by it, number by number. If $x$
+# is `(5, 3)` and $w$ is `(2, 3)`, which product exists, `"x @ w"` or `"x @ w.T"`?
 
 # %%
 guess = ...

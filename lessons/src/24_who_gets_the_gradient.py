@@ -11,7 +11,8 @@
 # - say when attention learns where to look, and when it cannot.
 #
 # **What we know by now.** A token asks with its query, others find it by its key, and it hands over
-# its value. One head with frozen random weights recalled a string, on the library's gradient.
+# its value. A model with one frozen random head learned to recall a string, and the library
+# computed its gradient.
 #
 # **The question:** Who gets the gradient?
 #
@@ -174,8 +175,8 @@ curves({"dv": length_v / length_v[0], "dS": length_S / length_S[0]},
 # Why up at first? With equal shares over $n$ tokens every factor $A_{ts}$ is $1/n$, which is small.
 # As shares grow, so does $dS$. Why down in the end? Once a head is sure where to look, hardly any
 # gradient reaches its scores: $A_{ts}$ is nearly 0 for all tokens but one, and for that one the
-# bracket is nearly 0, as you saw on paper. $dv$ goes the other way: a value that one token takes
-# whole gets its gradient whole. (One draw, eight heads of 32 tokens.)
+# bracket is nearly 0, as you saw on paper. $dv$ goes the other way: if a token takes one value
+# whole, that value gets the whole of the token's gradient. (One draw, eight heads of 32 tokens.)
 #
 # So a head must learn where to look while it is still unsure.
 #
@@ -194,9 +195,10 @@ check("value_gradient", value_gradient)
 
 
 # %% [markdown]
-# **2.** Each row of $dS$ needs a weighted mean, $\sum_r A_{tr}\, dA_{tr}$. Put $dA = dy\,v^\top$
-# in, and you will see that you need neither $A$ nor $dA$. Write it from $dy$ and the output $y$
-# alone. (FlashAttention, the fast attention of today's models, saves its memory by this line.)
+# **2.** Each row of $dS$ needs a weighted mean, $\sum_r A_{tr}\, dA_{tr}$. Put in $dA =
+# dy\,v^\top$, and you will see that you need neither $A$ nor $dA$. Compute the mean from $dy$ and
+# the output $y$ alone. (FlashAttention, the fast attention of today's models, saves its memory by
+# this line.)
 
 # %%
 def weighted_means(dy, y):
@@ -210,11 +212,11 @@ check("weighted_means", weighted_means)
 # %% [markdown]
 # ## Going further
 #
-# **A whole step** of a small model on bit XOR fills a page: `whole` in a cell of its own shows
-# every operation, forward and then back, with its numbers. Here is one of its matrices: $dS$ of one
-# head in the last block, for one example. The first five rows are 0, because the loss reads the
-# answers of the last five tokens only. Each row adds up to 0, because no share changes if all
-# scores of a row move together.
+# **A whole step** of a small model on bit XOR fills a page. Put `whole` in a cell of its own, and
+# it shows every operation, forward and then back, with its numbers. Here is one of its matrices:
+# $dS$ of one head in the last block, for one example. The first five rows are 0, because the loss
+# reads the answers of the last five tokens only. Each row adds up to 0, because no share changes if
+# all scores of a row move together.
 
 # %%
 bits = minifpt.tasks.get("bit-xor")
@@ -230,11 +232,11 @@ picture(fig)
 
 # %% [markdown]
 # **3.** *Open.* Most entries of $dS$ are close to 0. If we knew which, we could skip them. But we
-# want to know *before* we compute $dA$, from $A$ alone. Choose $n$ entries, and keep nearly as much
-# of $\lVert dS \rVert^2$, on average over random $dA$, as $n$ entries can hold. Some rows of $A$
-# have nearly equal shares, some give all to one token. Then measure it with the cell below, on the
-# first and the last block of the trunk *language* and its own $dS$. Does it help to know which
-# block you are in?
+# want to know *before* we compute $dA$, from $A$ alone. Choose $n$ entries of $dS$. On average over
+# random $dA$ they should hold nearly as much of $\lVert dS \rVert^2$ as the best $n$ do. Some rows
+# of $A$ have nearly equal shares, some give all to one token. Then measure it with the cell below,
+# on the first and the last block of the trunk *language* and its own $dS$. Does it help to know
+# which block you are in?
 
 # %%
 def worth_computing(A, n):

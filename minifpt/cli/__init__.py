@@ -1,16 +1,16 @@
 """The command line: ``minifpt COMMAND --help`` shows a command's options."""
 
 import argparse
-import errno
 import importlib
 import os
+import shlex
 import sys
 import traceback
 import warnings
 
 from .. import __version__, plugins
 from ..spelling import suggestion
-from .formatting import Parser, quoted
+from .formatting import Parser
 
 # {heading in --help: {command: (its module, its help)}}
 GROUPS = {
@@ -54,7 +54,8 @@ def main(argv=None):
             _, unknown = parser(argv).parse_known_args(argv, args)
             if unknown:
                 args.parser.error(f"unrecognized arguments: {' '.join(unknown)}"
-                                  + advice(args.parser, argv, unknown[0]))
+                                  + suggestion(unknown[0].partition("=")[0],
+                                               args.parser._option_string_actions))
             status = args.run(args) or 0
             sys.stdout.flush()
             return status
@@ -65,11 +66,6 @@ def main(argv=None):
         message = " ".join(str(e).split())
         if isinstance(e, MemoryError):
             message = f"not enough memory: {message}"
-        elif isinstance(e, UnicodeEncodeError):           # Python's stand-in for a byte of argv
-            message = f"not text in UTF-8: {ascii(e.object)[:80]}"
-        elif getattr(e, "errno", None) == errno.ENOSPC and e.filename is None:
-            message = f"the output cannot be written: {message}"
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if "--traceback" in argv:
             traceback.print_exc()
         print(f"minifpt: {message}", file=sys.stderr)
@@ -89,19 +85,6 @@ def main(argv=None):
         return 2
 
 
-def advice(parser, argv, word):
-    """Return what is said of a word that a command does not know: the option that is nearest, or
-    what the option before it takes."""
-    flags, flag = parser._option_string_actions, None
-    for before, text in zip(argv, argv[1:], strict=False):
-        flag = name if (name := before.partition("=")[0]) in flags else flag
-        is_value = before in flags and flags[before].nargs != 0
-        if text == word and flag and not is_value and not word.startswith("-"):
-            number = "no" if flags[flag].nargs == 0 else "one"
-            return f": {flag} takes {number} value: {flags[flag].help}"
-    return suggestion(word.partition("=")[0], flags)
-
-
 def resuming(args, argv):
     """Return the command that continues an interrupted run or grid."""
     words = ["minifpt", *argv]
@@ -109,7 +92,7 @@ def resuming(args, argv):
         words.append("--resume")
     if args.out is not None and not any(word.startswith(("--out", "-o")) for word in argv):
         words += ["--out", str(args.out)]
-    return " ".join(map(quoted, words))
+    return shlex.join(words)
 
 
 def parser(argv=()):

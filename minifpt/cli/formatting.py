@@ -1,8 +1,6 @@
 """Format help so that it fits the terminal, and rows."""
 
 import argparse
-import shlex
-import sys
 import textwrap
 
 from ..spelling import suggestion
@@ -33,17 +31,6 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(
                 action, f"no '{value}'{suggestion(value, action.choices)}: expected one of "
                         f"{', '.join(action.choices)}")
-
-
-def quoted(word):
-    """Return a word of a command for a shell, also where the terminal's encoding lacks a sign."""
-    try:
-        word.encode(sys.stdout.encoding or "utf-8")
-        return shlex.quote(word)
-    except UnicodeEncodeError:
-        raw = word.encode("utf-8", "surrogateescape")
-        return "$'" + "".join(chr(b) if 31 < b < 127 and b not in b"'\\" else f"\\x{b:02x}"
-                              for b in raw) + "'"
 
 
 def print_rows(rows):

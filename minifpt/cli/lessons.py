@@ -1,13 +1,13 @@
 """The commands for the lessons and for the reader's own file."""
 
 import importlib.util
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 from ..exercises import checking, own
 from ..exercises.lesson import lessons_folder, unpack
-from .formatting import quoted
 from .options import option, takes
 
 FOLDER = Path("minifpt-lessons")
@@ -44,7 +44,7 @@ def new(args):
     names = own.new(args.file, args.lesson)
     print(f"{args.file}: " + (f"{len(names)} functions to write: {', '.join(names)}" if names else
                               "these functions are there already"))
-    print(f"next: minifpt check {quoted(str(args.file))}")
+    print(f"next: minifpt check {shlex.quote(str(args.file))}")
 
 
 @takes(

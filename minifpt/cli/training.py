@@ -1,5 +1,6 @@
 """The command for a single run: ``train``."""
 
+import shlex
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,7 +14,6 @@ from ..files import read_json
 from ..gradients import gradcheck
 from ..training import train as training
 from . import options as shared
-from .formatting import quoted
 from .options import option, takes
 
 SOLVED_ACCURACY = 0.95                                    # `train` names the first step that has it
@@ -118,4 +118,4 @@ def train(args):
               "not counting calls within the file")
         if uncalled := [name for name in file.functions if name not in file.calls]:
             print(f"{file.path}: this model never called {', '.join(uncalled)}")
-    print(f"next: minifpt report {quoted(str(out))}")
+    print(f"next: minifpt report {shlex.quote(str(out))}")

@@ -112,8 +112,7 @@ def report(args):
 def attention(args):
     out = args.out or args.runs[0] / "attention.png"
     attention_maps.check_place(out, args.force)                       # before any run is read
-    head, *rows = attention_maps.attention([*map(read, args.runs)], out, args.examples,
-                                                args.force)
+    head, *rows = attention_maps.attention([*map(read, args.runs)], out, args.examples)
     print(markdown([head, *rows]))
     if "where needed" in head:
         print("where needed: share of attention on the tokens that the answer needs, mean of all "

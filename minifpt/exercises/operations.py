@@ -34,8 +34,6 @@ from .engine import (
 )
 from .mistakes import MISTAKES
 
-# operation -> an argument that it had before 0.1.0, which a file of that time still has.
-OLD_ARGUMENTS = {"attention": "qkv", "rope": "n_head"}
 CALLS = {"attention": ("softmax", "dropout"), "cross_entropy": ("log_sum_exp",)}
 # Inputs whose first axis is the batch.
 BATCHES = "x", "q", "k", "v", "ids", "logits", "targets", "gate", "up"
@@ -93,10 +91,6 @@ def examine(answers, name, seed=None):
     if name not in answers:
         return Result(name, NOT_WRITTEN)
     op = name.removesuffix("_backward")
-    if op in answers and OLD_ARGUMENTS.get(op) in inspect.signature(answers[op]).parameters:
-        arguments = ", ".join(inspect.signature(vars(F)[op]).parameters)
-        return Result(name, WRONG, f"It is of an older minifpt: write {op}({arguments}), on heads "
-                                   "(B, H, T, D); CHANGELOG shows how.")
     dropout = masks_of(answers["dropout"]) if "dropout" in answers else F.dropout.checked
     message = ""
     if op == "attention" and op in answers:

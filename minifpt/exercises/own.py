@@ -24,7 +24,7 @@ from .. import functional as F
 from ..files import one_line, outputs, read_text, save_text
 from ..gradients.examples import examples
 from ..guards import READERS_MODULE, checked_form
-from ..plugins import builtins_for, forget_changed
+from ..plugins import builtins_for, compiled, forget_changed, users_code
 from .engine import NOT_WRITTEN, PASSED, WRONG, lines_of
 from .lesson import lessons_folder
 from .operations import examine, learned
@@ -190,24 +190,16 @@ class ReaderFile:
 def load(path):
     """Run a reader's file; return its :class:`ReaderFile`.  Raises ``ValueError`` of one line for a
     file that cannot be read, or that raises an error."""
-    path, text = Path(path), read_text(Path(path))
-    try:
-        stubs = {name: is_stub(node) for name, node in functions_of(text).items()}
-        code = compile(text, str(path), "exec")
-    except (ValueError, SyntaxError, RecursionError) as e:
-        where = f", line {e.lineno}" if getattr(e, "lineno", None) else ""
-        raise ValueError(f"{path}{where}: not Python ({getattr(e, 'msg', None) or one_line(e)})"
-                         ) from None
+    path, text = Path(path), read_text(path)
+    code = compiled(text, str(path))
+    stubs = {name: is_stub(node) for name, node in functions_of(text).items()}
     reader, module = ReaderFile(path, text), types.ModuleType(READERS_MODULE)
     sys.modules[module.__name__] = module                 # as dataclasses expect
     module.__file__ = str(path)
-    forget_changed(path.resolve())
+    forget_changed(path.resolve().parent)
     module.__builtins__ = builtins_for(str(path.resolve().parent))
-    try:
+    with users_code():
         exec(code, vars(module))
-    except (Exception, SystemExit) as e:
-        _, line = lines_of(e, code)
-        raise ValueError(f"{path}, line {line}: it raised {one_line(e)} when it was run") from None
     for name, ours in vars(F).items():
         theirs = vars(module).get(name)
         if name in FUNCTIONS and callable(theirs) and theirs is not ours and not stubs.get(name):

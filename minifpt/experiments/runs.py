@@ -147,21 +147,10 @@ def at_start(folder, config, trunk=None):
         raise ValueError(f"{folder}: its trunk was built in code: pass it, too, "
                          "minifpt.load(folder, trunk)")
     model = remake(folder, "its model", lambda: FPT.from_recipe(
-        recipe, trunk_from(trunk) if callable(trunk) else trunk))
+        recipe, trunk() if callable(trunk) else trunk))
     with refuse_damage(f"{folder}: its trained parameters cannot be read"):
         train_as_recorded(model, config["trained"])
     return model
-
-
-def trunk_from(make_trunk):
-    """Return the trunk that a function or class returns when it is called without arguments."""
-    try:
-        return make_trunk()
-    except TypeError as e:
-        if e.__traceback__.tb_next:                       # from within the function
-            raise
-        raise ValueError(f"the trunk is made by {brief(make_trunk)}, which takes arguments: pass "
-                         "a function without, or the trunk itself") from None
 
 
 def remake(folder, part, make):

@@ -12,7 +12,6 @@ from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from itertools import chain
 
 from ..files import signals_handled
-from ..files.runs import without_empty
 from ..machine import one_core
 from ..observers import Interrupted
 
@@ -33,19 +32,18 @@ def perform(jobs, folder, bar, executor=None, progress=True):
         bar.initial += len(finished)
         bar.refresh()
     try:
-        with without_empty(*(job.out for job in jobs)):   # a run removes only what it has made
-            for i, history in chain(
-                    in_this_process(jobs, finished, False),
-                    in_this_process(jobs, todo, not bar.disable) if executor is None else
-                    on_executor(executor, jobs, todo)):
-                histories[i] = history
-                if i in todo:
-                    bar.update()
-                    bar.n += bar.disable                  # then update does nothing
-                    if bar.disable and progress:
-                        print(f"{bar.n} of {bar.total} runs: {jobs[i].out}, "
-                              f"{100 * history[-1]['test_accuracy']:.1f} % test accuracy",
-                              file=sys.stderr, flush=True)
+        for i, history in chain(
+                in_this_process(jobs, finished, False),
+                in_this_process(jobs, todo, not bar.disable) if executor is None else
+                on_executor(executor, jobs, todo)):
+            histories[i] = history
+            if i in todo:
+                bar.update()
+                bar.n += bar.disable                  # then update does nothing
+                if bar.disable and progress:
+                    print(f"{bar.n} of {bar.total} runs: {jobs[i].out}, "
+                          f"{100 * history[-1]['test_accuracy']:.1f} % test accuracy",
+                          file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         raise Interrupted(folder=folder) from None
     except BrokenExecutor:

@@ -19,8 +19,6 @@ from pathlib import Path
 import numpy as np
 
 PACKAGE = Path(__file__).resolve().parent.parent
-MOST_TEXT = 1 << 30                                       # bytes of a text
-MOST_SETTINGS = 1 << 28                                   # bytes of a JSON or Python file
 MARKS = {b"\xff\xfe\0\0": "utf-32", b"\0\0\xfe\xff": "utf-32",  # encodings by the first bytes
          b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 POINTER = b"version https://git-lfs.github.com/spec/"
@@ -136,23 +134,14 @@ def refuse_pointer(path):
                              "fetches the file")
 
 
-def read_bytes(path, most=MOST_SETTINGS):
-    """Return the bytes of a file.  Raises ``ValueError`` for more than ``most``."""
-    path = Path(path)
-    refuse_pointer(path)
-    if path.stat().st_size > most:
-        raise ValueError(f"{path}: has more than {most:,} bytes, the limit for this kind of file")
-    return path.read_bytes()
-
-
-def read_text(path, most=MOST_TEXT, fallback=None):
-    """Return the text in a file of at most ``most`` bytes, with ``\\n`` at its lines' ends
-    and without its byte order mark.
+def read_text(path, fallback=None):
+    """Return the text in a file, with ``\\n`` at its lines' ends and without its byte order mark.
 
     It is read as UTF-32 or UTF-16 if that mark says so, else as UTF-8 or, where it is not that, in
     the encoding ``fallback``.  Raises ``ValueError`` for a file that is not text, such as a
     compressed one: for a NUL, for many other control characters, and for a PDF."""
-    raw = read_bytes(path, most)
+    refuse_pointer(path)
+    raw = Path(path).read_bytes()
     encoding = next((name for mark, name in MARKS.items() if raw.startswith(mark)), "utf-8-sig")
     try:
         text = raw.decode(encoding)
@@ -171,7 +160,7 @@ def read_json(path):
     """Return the JSON object in a file, as a dict."""
     if not Path(path).exists():
         raise FileNotFoundError(f"{path}: there is no such file")
-    text = read_text(path, MOST_SETTINGS)
+    text = read_text(path)
     with refuse_damage(f"{path}: not JSON"):
         value = json.loads(text)
     if not isinstance(value, dict):
@@ -214,12 +203,8 @@ def stored_array(archive, name):
         return np.lib.format.read_array(f, allow_pickle=False)
 
 
-def stored_json(archive, name, most):
-    """Return the JSON object in the array ``name`` of an ``.npz``, an open ``ZipFile``: a text of
-    at most ``most`` bytes."""
-    size = archive.getinfo(f"{name}.npy").file_size
-    if size > most:
-        raise ValueError(f"its {name} has {size:,} bytes")
+def stored_json(archive, name):
+    """Return the JSON object in the array ``name`` of an ``.npz``, an open ``ZipFile``, a text."""
     array = stored_array(archive, name)
     if array.dtype.kind != "U" or array.shape:
         raise ValueError(f"its {name} is not a text")

@@ -10,13 +10,13 @@ import sys
 import tarfile
 import zlib
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from . import cache_folder, one_line, refuse_pointer, write_beside
+from . import cache_folder, one_line, refuse_damage, refuse_pointer, write_beside
 
-MAX_BYTES = 1 << 28                                       # of a file
 URLS = {"mnist": "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "cifar10": "https://www.cs.toronto.edu/~kriz/"}
 # The names of a data set's folder: ours, and the one in its archive.
@@ -118,20 +118,11 @@ def download(name, file, sha256, folder, missing):
 
 
 def unpack(archive, files):
-    """Write ``files`` from any folder of a tar archive beside it, and delete the archive."""
-    missing = {*files}
-    try:
-        with tarfile.open(archive) as tar:
-            for member in tar:
-                name = Path(member.name).name
-                if member.isfile() and name in missing:
-                    write_beside(archive.with_name(name),
-                                 lambda f, m=member: shutil.copyfileobj(tar.extractfile(m), f))
-                    missing.remove(name)
-    except (tarfile.TarError, EOFError, zlib.error) as e:
-        raise ValueError(f"{archive}: damaged or cut short ({one_line(e)})") from None
-    if missing:
-        raise ValueError(f"{archive}: it does not hold {' and '.join(sorted(missing))}")
+    """Write the ``files`` of CIFAR-10's archive beside it, and delete the archive."""
+    with refuse_damage(f"{archive}: not CIFAR-10's archive"), tarfile.open(archive) as tar:
+        for file in files:
+            data = tar.extractfile(f"cifar-10-batches-bin/{file}")
+            write_beside(archive.with_name(file), partial(shutil.copyfileobj, data))
     archive.unlink()
 
 
@@ -156,19 +147,14 @@ def read_idx(path, ndim):
     """
     magic, start = bytes([0, 0, 8, ndim]), 4 + 4 * ndim
     with unzipped(path) as f:
-        head = f.read(start)
-        shape = [int.from_bytes(head[i:i + 4], "big") for i in range(4, start, 4)]
-        size = math.prod(shape)
-        # A few bytes of gzip can unpack to any size: read one byte more than expected at most.
-        raw = f.read(size + 1) if head[:4] == magic and size <= MAX_BYTES else b""
+        head, raw = f.read(start), f.read()
     if head[:4] != magic:
         raise ValueError(f"{path}: starts with '{head[:4].hex(' ')}', expected "
                          f"'{magic.hex(' ')}', an IDX file of bytes with {ndim} axes")
-    if len(head) < start or len(raw) != size:
-        has = (f"at most {MAX_BYTES:,} are read" if size > MAX_BYTES else
-               f"the file has {'more' if len(raw) > size else f'{len(raw):,}'}")
-        raise ValueError(f"{path}: its header says {size:,} bytes of numbers, {has}: damaged or "
-                         "cut short")
+    shape = [int.from_bytes(head[i:i + 4], "big") for i in range(4, start, 4)]
+    if len(head) < start or len(raw) != math.prod(shape):
+        raise ValueError(f"{path}: its header says {math.prod(shape):,} bytes of numbers, the file "
+                         f"has {len(raw):,}: damaged or cut short")
     return np.frombuffer(raw, np.uint8).reshape(shape)
 
 
@@ -217,7 +203,7 @@ def cifar10(split, data=None):
 def read_cifar10(path):
     """Return the uint8 (N, 3073) in a file of CIFAR-10's binary version: labels, then pixels."""
     with unzipped(path) as f:
-        raw = f.read(MAX_BYTES)
+        raw = f.read()
     if not raw or len(raw) % 3073:
         raise ValueError(f"{path}: {len(raw):,} bytes, expected 3,073 for each picture, a label "
                          "and 3 x 32 x 32 pixels: damaged, cut short, or another file")

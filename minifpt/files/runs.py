@@ -12,7 +12,6 @@ import numpy as np
 
 from ..checks import whole
 from . import (
-    MOST_SETTINGS,
     array_headers,
     csv_text,
     nearest_folder,
@@ -94,7 +93,7 @@ def load_checkpoint(path, run):
         # NumPy might not close a damaged file that it opened itself.
         with open(path, "rb") as f, np.load(f, allow_pickle=False) as file:
             headers = array_headers(file.zip)
-            state = stored_json(file.zip, "state", MOST_SETTINGS)
+            state = stored_json(file.zip, "state")
             # Other arrays are not read: they may be large.
             arrays = {key: file[key] for key in expected if headers.get(key) == expected[key]}
         config = dict(state["config"])
@@ -143,33 +142,21 @@ def _form(head):
 
 
 @contextmanager
-def without_empty(*folders):
-    """Yield those of some folders and their parents that are not there yet; at the end those of
-    them that are empty are removed."""
-    new_folders = {path for folder in folders for path in (folder, *folder.parents)
-                   if not path.exists()}
-    try:
-        yield new_folders
-    finally:
-        for path in sorted(new_folders, key=lambda path: -len(path.parts)):
-            with suppress(OSError):                       # rmdir removes only empty folders
-                path.rmdir()
-
-
-@contextmanager
 def locked(folder):
     """Make a run's folder and lock it for this process.
 
     A second process gets a ``ValueError``, except on Windows and on file systems without locks.
-    At the end a new folder is removed if it is empty, or if its run failed before its first test.
+    At the end new folders are removed if they are empty; a run that failed before its first test
+    leaves none.
     """
     nearest_folder(folder)
     try:
         import fcntl
     except ImportError:                                   # Windows: no such lock on a folder
         fcntl = None
-    with without_empty(folder) as new_folders, ExitStack() as stack:
-        folder.mkdir(parents=True, exist_ok=True)
+    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
         if fcntl:
             handle = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, handle)
@@ -187,6 +174,10 @@ def locked(folder):
                     and folder.is_dir() and os.listdir(folder) == ["config.json"]):
                 (folder / "config.json").unlink()
             raise
+        finally:
+            with suppress(OSError):                       # rmdir removes only empty folders
+                for path in new_folders:
+                    path.rmdir()
 
 
 def open_folder(out, resume, run):

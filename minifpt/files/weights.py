@@ -36,7 +36,6 @@ from . import (
 from .huggingface import Tensor
 
 Model = TypeVar("Model")
-MOST_CONFIG = 1 << 20                                     # bytes of a file's config
 TABLES = "wte.weight", "lm_head.weight"                   # of a language model, not of its trunk
 # What ``minifpt pretrain`` trains on, by the ``source`` in the config of the file that it writes.
 PRETRAINED_ON = {
@@ -173,7 +172,7 @@ def read(path, dropout=None):
     with refuse_damage(f"{path}: not a minifpt weight file, or damaged"):
         archive = zipfile.ZipFile(path)              # closes with its last tensor
         headers = array_headers(archive)
-        config = stored_json(archive, "config", MOST_CONFIG)
+        config = stored_json(archive, "config")
     tensors = {}
     for name, (shape, dtype) in headers.items():
         if dtype.kind == "f":

@@ -237,11 +237,9 @@ def check_place(out, force=False):
     outputs.check(out, force)
 
 
-def attention(runs, out, examples=64, force=False):
+def attention(runs, out, examples=64):
     """Write the picture and return the :func:`summary`; ``runs`` and ``examples`` are those of
-    :func:`subjects`.  Only by ``force`` it replaces a file.  Each number of a map is in
-    ``minifpt.trace(model).attention``."""
-    check_place(out, force)
+    :func:`subjects`.  Each number of a map is in ``minifpt.trace(model).attention``."""
     task, x, shown = subjects(runs, examples)
     plots.save(picture(task, x, shown), out)
     return summary(shown)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ..checks import flag
 from ..files import data as files
 from .base import COSINE
 from .images import StoredImages, patches
@@ -29,11 +30,9 @@ class CIFAR10(StoredImages):
     held_out = 10
 
     def __init__(self, patch=4, augment=True, data=None):
-        if not isinstance(augment, (bool, np.bool_)):
-            raise ValueError(f"{self.name}: augment must be true or false, got {augment!r}")
         super().__init__(patch, 32, data)
         self.input_dim *= 3
-        self.augment = bool(augment)
+        self.augment = flag(self.name, "augment", augment)
         self.options = {"patch": self.patch, "augment": self.augment, "data": self.data}
 
     def load(self, split):

@@ -200,8 +200,7 @@ def read_book(path):
     The text is between the lines ``*** START OF ...`` and ``*** END OF ...``, or their older forms,
     if these exist; a first paragraph such as ``Produced by ...`` goes with the header.  Lines end
     with ``\\n``; typographic quotes, dashes and dots become ASCII.  A file is read as UTF-16 or
-    UTF-32 if its first bytes say so, else as UTF-8 or, where it is not that, as Windows-1252.  It
-    must be a file of text and of at most 1 GiB.
+    UTF-32 if its first bytes say so, else as UTF-8 or, where it is not that, as Windows-1252.
     """
     text = read_text(path, fallback="cp1252")
     if start := START.search(text):

@@ -6,18 +6,10 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
-
 
 def encoded(a):
     """Return an array's bytes as base64."""
     return base64.b64encode(a.tobytes()).decode()
-
-
-def stored_array(data, number):
-    """Return an array of a step's ``data``, by its number."""
-    a = data["arrays"][number]
-    return np.frombuffer(base64.b64decode(a["data"]), a["dtype"]).reshape(a["shown"])
 
 
 def to_json(data):

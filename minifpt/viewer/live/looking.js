@@ -34,7 +34,7 @@ function show_cuts(task) {
     `Cut what ${names[S.look]} sees: `, names.slice(0, S.look + 1).map((name, k) => el("button", {
       "aria-pressed": String(is_cut(S.look, k)), "aria-label": `${names[S.look]} sees ${name}: cut`,
       onclick: () => cut_line(S.look, k)}, name))),
-  S.cut.length > 0 && el("p", {}, "Cut in every block: ", S.cut.map(([q, k]) => el("button", {
+  S.cut.length > 0 && el("p", {}, "Cut now: ", S.cut.map(([q, k]) => el("button", {
     class: "mend", title: "mend it", onclick: () => cut_line(q, k)},
   `${names[q]} ✂ ${names[k]}: mend`))),
   S.cut.length > 0 && el("p", {}, cut_table ? `Accuracy over ${total} after ` +

@@ -59,7 +59,7 @@ async function cut_pair(notes, query, key) {
   keep_bits();                             // an input near by whose answer the cut took
   const i = bits.findIndex((b, n) => b !== example.bits[n]), names = TASKS["bit-xor"].names;
   send_bit(query, key);
-  if (i >= 0) result.set = `To show an answer that the cut took, the page set ${names[i]} to ${example.bits[i]}. `;
+  if (i >= 0) result.set = `To show a wrong answer, the page set ${names[i]} to ${example.bits[i]}. `;
 }
 const cut_text = (cuts, query, key) => {
   const result = cuts[`${query}-${key}`], names = TASKS["bit-xor"].names;
@@ -174,8 +174,8 @@ const STATIONS = [
     rows: ["input", "wpe", "h.0.attn", "output"],
     guess: notes => notes.runs.length ? Number(notes.runs[0].lanes[0].reached !== null) : null,
     acts: [[anew("Train"), notes => train_with(notes, "random block", {}, 3000, 0.98)], ["New input", other_string]],
-    judge: notes => notes.runs.length ? `${steps_of(notes.runs[0])}. In the picture “again” looks at its ` +
-      `like, string ${example.which + 1}, with ${percent(again_looks()[example.which])}${again_looks()[
+    judge: notes => notes.runs.length ? `${steps_of(notes.runs[0])}. In the picture “again” looks at the ` +
+      `string that fits, string ${example.which + 1}, with ${percent(again_looks()[example.which])}${again_looks()[
         example.which] < 0.6 ? "; the rest goes to others" : ""}. Press New input.` : ""},
   {set: MEMORY, show: ["forms", "bar", "chart"],
     guess: notes => {
@@ -202,12 +202,12 @@ const STATIONS = [
   acts: [["Race at 120°", race_starts(120, "aligned")],
     ["Blue start at 90°", race_starts(90, "opposed")]],
   judge: notes => notes.runs.length ? [(run_of(notes, "blue, 90°")?.lanes[1].reached ? "A blue start is slow, not lost. " :
-    "") + "Lower curve: above 0, tokens look at their like; below 0, away from it.", [["steps to 95 %", "random start",
+    "") + "Lower curve: above 0, tokens look at similar ones; below 0, away from them.", [["steps to 95 %", "random start",
     "that start"], ...notes.runs.map(r => [r.label, until_95(r), until_95(r, 1)])]] : ""},
   {set: {task: "bit-xor"}, show: ["points"],
     guess: notes => notes.shown ? 2 : null,
     acts: [["Show the heads", notes => show_points(notes.shown = true)]],
-    judge: notes => notes.shown ? ["After bit memory all heads look for likeness, and bit memory is learned soonest. " +
+    judge: notes => notes.shown ? ["After bit memory all heads do, and bit memory is learned soonest. " +
       "After novels some do, and it did not help: novels changed everything else, too.",
     [["pretrained on", "heads right of the band", "steps to 95 % on bit memory"], ...Object.entries(D.heads.traces).map(
       ([name, rows]) => [TRAINED_ON[name], `${rows.flat().filter(v => v - D.heads.random[0] > 2 *

@@ -26,7 +26,7 @@ from ...tasks import optional
 from ...tasks.base import dry_run
 from ...tracing import trace
 from ...trunks import TrunkSpec, config_for
-from .. import encoded, fill, read, stored_array, to_json
+from .. import encoded, fill, read, to_json
 from . import differences as compared
 from .frames import MIN_TOKENS, TOKENS, Frames, Store, StoreFull, axes_of_weight
 
@@ -70,10 +70,6 @@ class Steps:
     def _repr_html_(self):
         return (f'<iframe srcdoc="{html.escape(self.html())}" width="100%" height="820" '
                 'style="border:0" title="One training step"></iframe>')
-
-    def array(self, number):
-        """Return an array of the file, by its number."""
-        return stored_array(self.data, number)
 
 
 @single_threaded_blas
