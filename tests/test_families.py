@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import refused
+from conftest import normal, refused
 from test_convert import safetensors
 
 import minifpt
@@ -43,10 +43,6 @@ CONFIGS = {
         "parallel": False, "rope_share": 1.0, "n_inner": 5, "tied": True}}
 CAUSAL = [name for name in CONFIGS if name.startswith(("gpt", "llama"))]
 every = pytest.mark.parametrize("name", CONFIGS)
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape)
 
 
 def config(name, **changes):
@@ -454,8 +450,7 @@ def test_a_folder_whose_tensors_do_not_fit_is_refused(tmp_path, name, array, mes
 
 @pytest.mark.parametrize("name", ["llama:1x2/1x8", "neox:1x2x16", "bert:1x2x8", "vit:1x2x8",
                                   "t5:1x2x8", "longformer:8:1x2x8"])
-def test_commands_take_a_family(name, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_commands_take_a_family(name, cwd, capsys):
     model, is_causal = ["--model", f"random:{name}@0.8"], name[0] in "ln" and "long" not in name
     source, other = ("language", "masked") if is_causal else ("masked", "language")
     text = ["--text", weights.shipped("held-out.txt"), "--shape", name]
