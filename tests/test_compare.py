@@ -498,7 +498,7 @@ def test_compare_in_python_does_what_the_command_does(tiny, cwd):
     for row, line in zip(rows, written, strict=True):
         assert [*row] == [*line] == [
             "task", "trunk", "lr", "seed", "choice", "steps", "train_accuracy", "test_accuracy",
-            "test_loss", "model", "freeze", "adapt", "start", "folder", "curve"]
+            "test_loss", "model", *tables.AXES, "folder", "curve"]
         config = json.loads(Path(row["folder"], "config.json").read_text())
         recipe = config["recipe"]
         for name, value in {

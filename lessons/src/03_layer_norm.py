@@ -20,6 +20,7 @@
 # %%
 # Not to be read: imports, and a picture of the whole model.
 import numpy as np
+from tqdm import tqdm
 
 import minifpt
 from minifpt import functional as F
@@ -216,7 +217,7 @@ lowest = {(True, 1): -3, (True, 2): -3, (False, 1): -4, (False, 2): -13}     # p
 losses, rates = {}, {arm: 10.0 ** (low + np.arange(0, 2.1, 0.5)) for arm, low in lowest.items()}
 with written("mine.py", "layer_norm", "layer_norm_backward", "linear",
              "linear_backward") as whose, np.errstate(all="ignore"):
-    for arm in lowest:
+    for arm in tqdm(lowest):
         losses[arm] = [np.mean([loss_after(*arm, rate, seed) for seed in range(3)])
                        for rate in rates[arm]]
 best = {arm: rates[arm][np.nanargmin(losses[arm])] for arm in lowest}

@@ -8,7 +8,7 @@
 #
 # - write the way back through attention, for one head and for all heads at once;
 # - choose test data on which no mistake can hide;
-# - say what a wrong gradient costs, and why a falling loss proves nothing.
+# - say what a wrong gradient costs, and why a falling loss proves little.
 #
 # **What we know by now.** A query moves its own row, a key and a value move a column. A head that
 # is sure hands hardly any gradient to its scores ([lesson 24](24_who_gets_the_gradient.ipynb)).
@@ -100,9 +100,9 @@ for mistake in ("", *MISTAKES):
 #
 # The library passes `(B, H, T, D)`, so a transpose is `swapaxes(-1, -2)`. Write
 # `attention_backward` in `mine.py`. It returns `dq`, `dk`, `dv` and `dbias`, the gradient of a bias
-# that can be added to the scores. GPT-2 has none, and then `dbias` is `None`. `mask` in its cache
-# is dropout's, not the causal mask: the forward pass multiplied $v$ by `A * mask`, or by `A` where
-# `mask` is `None`. You may call `softmax_backward`, yours or this one:
+# that can be added to the scores. GPT-2 has none, and then `dbias` is `None`. In the cache, `mask`
+# is dropout's mask, not the causal one: the forward pass multiplied $v$ by `A * mask`, or by `A`
+# where `mask` is `None`. You may call `softmax_backward`, yours or this one:
 
 # %%
 show(F.softmax_backward)
@@ -198,7 +198,7 @@ check("multi_query_backward", multi_query_backward)
 #
 # **2.** How wrong may a gradient be? Its direction decides. Take all of its arrays as one long
 # vector, and compute the cosine of the angle between the wrong gradient and the right one. Then
-# change `attend_backward`: turn a sign, forget a head, add noise. Train as above. Can the cosine
+# change `attend_backward`: flip a sign, forget a head, add noise. Train as above. Can the cosine
 # predict which mistakes cost nothing, which cost time and which cost everything? ([Lesson
 # 18](18_your_own.ipynb) goes on.)
 

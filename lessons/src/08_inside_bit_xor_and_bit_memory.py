@@ -31,6 +31,7 @@ import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
 from minifpt.exercises.lesson import color, curves, figure, matrix, model_map, picture, reveal, show
+from minifpt.exercises.records import recorded
 
 model_map("attention")
 
@@ -83,6 +84,7 @@ inks = {"language": color.language, "matched random": color.statistics}
 vote = 100 * (1 / 2 + 1 / 2 * 11 / 16)
 
 
+@recorded("08", live=0)
 def train(kind, steps=450, seed=0):
     """-> the model, its bits right (%), and their steps"""
     model = minifpt.FPT.for_task(task, kind, seed=seed, dropout=0.0)

@@ -284,10 +284,10 @@ check("aligned", aligned)
 # ## Going further
 #
 # **Predict the time.** With many tiny steps each part $x u_j$ grows as $e^{\lambda_j t}$, in a
-# suitable unit of time $t$. If tokens start alike in all directions, their score with themselves
-# grows as $\sum_j \lambda_j e^{2 \lambda_j t}$. We divide the eigenvalues by their length, and call
-# the time at which this sum reaches 1 the **growth time**. We fit one number, the steps in a unit
-# of time, at 105° and 120°:
+# suitable unit of time $t$. If tokens start equally strong in all directions, their score with
+# themselves grows as $\sum_j \lambda_j e^{2 \lambda_j t}$. We divide the eigenvalues by their
+# length, and call the time at which this sum reaches 1 the **growth time**. We fit one number, the
+# steps in a unit of time, at 105° and 120°:
 
 # %%
 def growth_time(values):
@@ -349,7 +349,7 @@ bars({name: minifpt.heads(minifpt.trunks.get(model, seed=0)).trace.ravel()
 # **The picture to keep:** steps to learn, on a logarithmic scale, against the angle between queries
 # and keys: they multiply beyond 90°.
 #
-# **The sentence to remember:** *A frozen head finds by likeness only in directions in which a
+# **The sentence to remember:** *A frozen head finds likeness only along directions in which a
 # vector's score with itself is positive, and training turns the input layer into such directions.*
 #
 # **What we do not know yet.** Bit XOR asks for two *places*, not for likeness, and models solve it
