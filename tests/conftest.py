@@ -74,8 +74,12 @@ def load_module(path):
     return module
 
 
-def rng(seed=0):
-    return np.random.default_rng(seed)
+def rng(*seed):
+    return np.random.default_rng(seed or 0)
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
 
 
 def child(*command, status=0, **options):
@@ -110,6 +114,13 @@ def changed(module, **values):
 def on(cores):
     """Let this machine have ``cores`` cores within a ``with``."""
     return changed(machine, cores=lambda: cores)
+
+
+@pytest.fixture
+def cwd(tmp_path, monkeypatch):
+    """The test's own folder, in which it runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import refused
+from conftest import normal, refused
 from test_convert import safetensors
 
 import minifpt
@@ -42,10 +42,6 @@ CONFIGS = {
     "gpt_neox": {"rope_share": 0.5}, "gpt_neox, one part behind the other": {
         "parallel": False, "rope_share": 1.0, "n_inner": 5, "tied": True}}
 every = pytest.mark.parametrize("name", CONFIGS)
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape)
 
 
 def config(name, **changes):
@@ -456,8 +452,7 @@ def test_a_folder_whose_tensors_do_not_fit_is_refused(tmp_path, name, array, mes
 
 @pytest.mark.parametrize("name", ["llama:1x2/1x8", "neox:1x2x16", "bert:1x2x8", "vit:1x2x8",
                                   "t5:1x2x8", "longformer:8:1x2x8"])
-def test_commands_take_a_family(name, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_commands_take_a_family(name, cwd, capsys):
     model, is_causal = ["--model", f"random:{name}@0.8"], name[0] in "ln" and "long" not in name
     source, other = ("language", "masked") if is_causal else ("masked", "language")
     text = ["--text", weights.shipped("held-out.txt"), "--shape", name]

@@ -232,9 +232,8 @@ def trunk(seed):
     ('"gelu_new"', '"relu"', 2, "the run was made with other layers or settings"),
     ("Which bits", "The bits that", 0, "own was begun with another text of own.py"),
     ("return x, y", "return x y", 2, "SyntaxError")])
-def test_a_run_of_changed_code_says_so(tmp_path, monkeypatch, capsys, old, new, status, message):
+def test_a_run_of_changed_code_says_so(cwd, capsys, old, new, status, message):
     assert old in OWN
-    monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(OWN)
     assert cli.main("train own.py:Walk --model own.py:trunk --steps 2 --out own".split()) == 0
     Path("own.py").write_text(OWN.replace(old, new))

@@ -248,12 +248,11 @@ def test_numpys_numbers_and_paths_are_taken(tmp_path):
     ({"model": build(freeze="*")}, "every parameter is frozen"),
     ({"task": BitXOR(n=9), "model": build(BitXOR(n=9))}, "18 tokens, the trunk has 16 positions"),
     ({"task": BitMemory(1, 4, 2)}, r"expected \(B, T, 1\)"), ({"task": BitXOR(n=3)}, "logits")])
-def test_a_wrong_argument_is_refused_and_writes_nothing(tmp_path, monkeypatch, options, message):
-    monkeypatch.chdir(tmp_path)
+def test_a_wrong_argument_is_refused_and_writes_nothing(cwd, options, message):
     with refused(message):
         minifpt.train(**{"model": build(), "task": BitXOR(n=2), "out": "run", "steps": 2,
                          "progress": False} | options)
-    assert not list(tmp_path.iterdir())
+    assert not list(cwd.iterdir())
 
 
 class Own:
