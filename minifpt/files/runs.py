@@ -210,8 +210,8 @@ def open_folder(out, resume, run):
 def with_defaults(config, settings):
     """Return the ``config.json`` of a run in which each setting that it lacks, because it is newer
     than the run, has its default; ``settings`` is ``training.Settings``, or an instance."""
-    return {field.name: field.default for field in fields(settings)
-            if field.default is not MISSING} | config
+    return config | {field.name: field.default for field in fields(settings)
+                     if field.default is not MISSING and field.name not in config}
 
 
 def say_what_differs(out, config, now):
