@@ -20,7 +20,7 @@ os.environ.pop("COLUMNS", None)                           # lines are wrapped fo
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 import minifpt
 from minifpt import cli, machine, observers
@@ -28,9 +28,10 @@ from minifpt import cli, machine, observers
 # How many examples hypothesis tries of each property; more for a long look.
 EXAMPLES = int(os.environ.get("MINIFPT_EXAMPLES", 6))
 
-# A test that fails on one machine must fail on the next, and a slow core is no failure.
+# A test that fails on one machine must fail on the next, and a slow core is no failure.  Without
+# the phase ``explain``, which repeats a failing test hundreds of times, for minutes.
 settings.register_profile("minifpt", deadline=None, derandomize=True, max_examples=EXAMPLES,
-                          database=None)
+                          database=None, phases=[p for p in Phase if p != Phase.explain])
 settings.load_profile("minifpt")
 
 
@@ -73,8 +74,12 @@ def load_module(path):
     return module
 
 
-def rng(seed=0):
-    return np.random.default_rng(seed)
+def rng(*seed):
+    return np.random.default_rng(seed or 0)
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
 
 
 def child(*command, status=0, **options):
@@ -109,6 +114,13 @@ def changed(module, **values):
 def on(cores):
     """Let this machine have ``cores`` cores within a ``with``."""
     return changed(machine, cores=lambda: cores)
+
+
+@pytest.fixture
+def cwd(tmp_path, monkeypatch):
+    """The test's own folder, in which it runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture

@@ -9,14 +9,11 @@ import functools
 from types import SimpleNamespace
 
 import numpy as np
+from conftest import normal
 
 from minifpt import functional as F
 from minifpt.gpt2 import GPT2Config, LanguageModel
 from minifpt.layers import MLP, Layer, Linear, Parameter
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape)
 
 
 def with_cache(f):

@@ -139,21 +139,19 @@ def adapted(kind, trunk="random:2x2x8"):
     (lambda: adapters.adapt(minifpt.FPT.for_task("bit-xor", "random:1x1x8"), "lora", -1), "seed"),
     (lambda: adapted(LORA).trunk.save("x.npz"), "save: the model has adapters"),
     (lambda: adapted(LORA).save("folder"), "save: the model has adapters")])
-def test_what_is_refused_in_one_line(tmp_path, monkeypatch, call, says):
-    monkeypatch.chdir(tmp_path)
+def test_what_is_refused_in_one_line(cwd, call, says):
     with refused() as error:
         call()
-    assert says in str(error.value) and not [*tmp_path.iterdir()]
+    assert says in str(error.value) and not [*cwd.iterdir()]
 
 
 @pytest.mark.parametrize("kind", [LORA, "bitfit"])
-def test_a_run_keeps_its_adapter(tmp_path, monkeypatch, fails, kind):
-    monkeypatch.chdir(tmp_path)
+def test_a_run_keeps_its_adapter(cwd, fails, kind):
     line = ["train", "bit-xor", "--model", "random:1x2x8", "--freeze", "attn,mlp,ln", "--out", "r",
             "--checkpoint-every", 3]
     assert cli.main([*line, "--adapt", kind, "--steps", 3]) == 0
-    assert json.loads((tmp_path / "r" / "config.json").read_text())["recipe"]["adapt"] == kind
-    names = np.load(tmp_path / "r" / "checkpoint.npz").files
+    assert json.loads((cwd / "r" / "config.json").read_text())["recipe"]["adapt"] == kind
+    names = np.load(cwd / "r" / "checkpoint.npz").files
     assert kind == "bitfit" or any("lora" in name for name in names)
     assert cli.main([*line, "--adapt", kind, "--steps", 4, "--resume"]) == 0
     assert "adapt" in fails(*line, "--steps", 5, "--resume")

@@ -13,11 +13,10 @@ from minifpt.exercises import checking, own
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(cwd, monkeypatch):
     """An empty working folder, and four seconds of the processor for a function that loops."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(checking, "SECONDS", 4)
-    return tmp_path
+    return cwd
 
 
 def test_the_table_has_what_is_done_wrong_and_next(here, capsys):

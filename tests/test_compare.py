@@ -334,8 +334,7 @@ BAD_GRIDS = [
     ({"models": []}, ValueError, "at least one"), ({"seeds": range(0)}, ValueError, "seeds must")]
 
 
-def test_an_impossible_grid_is_refused_and_changes_nothing(tiny, tmp_path, monkeypatch, runs):
-    monkeypatch.chdir(tmp_path)
+def test_an_impossible_grid_is_refused_and_changes_nothing(tiny, cwd, runs):
     minifpt.GPT2(minifpt.GPT2Config(**TINY), seed=0).save("w.npz")
     grid("g", models=["random", "w.npz"], seeds=[0])
     Path("w.npz").unlink()
@@ -479,9 +478,8 @@ def test_all_rates_are_run_with_all_seeds_masks_and_adapters(tiny, tmp_path, cap
         (1e-3, 1e-2), (0, 1)))
 
 
-def test_compare_in_python_does_what_the_command_does(tiny, tmp_path, monkeypatch):
+def test_compare_in_python_does_what_the_command_does(tiny, cwd):
     """The same runs, and their rows."""
-    monkeypatch.chdir(tmp_path)
     assert cli.main(["compare", "bit-xor", "bit-memory", "--models", "random:1x1x4", "--freeze",
                      "fpt", "full", "--adapt", "none", "bitfit", "--start", "aligned",
                      "--rates", 1e-2, "--choices", 1, "--seeds", 1, "--first-seed", 3,
@@ -500,7 +498,7 @@ def test_compare_in_python_does_what_the_command_does(tiny, tmp_path, monkeypatc
     for row, line in zip(rows, written, strict=True):
         assert [*row] == [*line] == [
             "task", "trunk", "lr", "seed", "choice", "steps", "train_accuracy", "test_accuracy",
-            "test_loss", "model", "freeze", "adapt", "start", "folder", "curve"]
+            "test_loss", "model", *tables.AXES, "folder", "curve"]
         config = json.loads(Path(row["folder"], "config.json").read_text())
         recipe = config["recipe"]
         for name, value in {

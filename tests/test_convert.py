@@ -351,10 +351,9 @@ def test_pickles_are_not_read(tmp_path, source):
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "cache" / "minifpt" / "weights"
+def cache(cwd, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cwd / "cache"))
+    return cwd / "cache" / "minifpt" / "weights"
 
 
 def test_convert_into_the_cache(tmp_path, cache):

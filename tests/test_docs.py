@@ -61,8 +61,7 @@ def commands(path):
 
 @pytest.mark.parametrize("path", [path for path in TEXTS if code_blocks(path)],
                          ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_code_runs_and_prints_what_the_text_shows(path, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_the_code_runs_and_prints_what_the_text_shows(path, cwd, capsys):
     namespace, outputs = {"__name__": "readme"}, shown_outputs(path)
     with patch.dict(layers.ACTIVATIONS):
         for block in code_blocks(path):
@@ -74,10 +73,9 @@ def test_the_code_runs_and_prints_what_the_text_shows(path, tmp_path, monkeypatc
 
 
 @each_text
-def test_the_commands_parse(path, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_commands_parse(path, cwd):
     for text in [*TEXTS, path]:                           # one may use a file of another's
-        write_files(text, tmp_path)
+        write_files(text, cwd)
     for argv in commands(path):
         args = cli.parser(argv).parse_args(argv)          # exits where it is wrong
         for task in getattr(args, "tasks", []):

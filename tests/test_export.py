@@ -105,8 +105,7 @@ def test_a_folder_with_files_stays_and_a_crash_leaves_none(tmp_path, monkeypatch
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_convert_exports_a_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_convert_exports_a_run(cwd, capsys):
     trunk = language_model(n_positions=16).trunk
     trunk.save("small.npz")
     assert cli.main(["train", "bit-xor", "--model", "small.npz", "--steps", 3, "--out", "run"]) == 0
@@ -118,7 +117,7 @@ def test_convert_exports_a_run(tmp_path, monkeypatch, capsys):
     assert len(trained) == 11                             # positions, 5 layer norms
     for name in trained:
         assert np.array_equal(exported[name.removeprefix("trunk.")].data, checkpoint[name])
-    layers = huggingface.read_safetensors(tmp_path / "folder" / "layers.safetensors")
+    layers = huggingface.read_safetensors(cwd / "folder" / "layers.safetensors")
     numbers = layers["output.weight"].read().reshape(-1)
     assert np.array_equal(numbers.reshape(8, 2), checkpoint["output.weight"])
     assert cli.main(["convert", "run", "--out", "run.npz", "--dtype", "float32"]) == 0
@@ -146,13 +145,12 @@ def test_convert_exports_a_run_of_a_task_that_was_built_in_code(tmp_path):
     (["begun", "--out", "x"], "begun/config.json: has no 'options'"),         # as a run
     (["small.npz", "--out", "."], "holds files"),
     (["small.npz", "--out", "small.npz"], "neither a folder")])
-def test_convert_refuses_in_one_line(tmp_path, monkeypatch, fails, argv, says):
-    monkeypatch.chdir(tmp_path)
+def test_convert_refuses_in_one_line(cwd, fails, argv, says):
     for name in ("run", "empty", "begun"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "run" / "checkpoint.npz").touch()
-    (tmp_path / "begun" / "metrics.csv").touch()
-    (tmp_path / "begun" / "config.json").write_text('{"task": "bit-xor"}')
+        (cwd / name).mkdir()
+    (cwd / "run" / "checkpoint.npz").touch()
+    (cwd / "begun" / "metrics.csv").touch()
+    (cwd / "begun" / "config.json").write_text('{"task": "bit-xor"}')
     language_model().trunk.save("small.npz")
     assert says in fails("convert", *argv)
 

@@ -31,13 +31,12 @@ INNER = {"rnn.py:RNN": ["inputs", "ln_f"], "decay.py:Decay": []}
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
+def folder(cwd):
     """A folder with the user's files, in which the command line runs."""
     for path in FOLDER.glob("*.py"):
-        shutil.copy(path, tmp_path)
-    monkeypatch.chdir(tmp_path)
+        shutil.copy(path, cwd)
     before = dict(ACTIVATIONS)
-    yield tmp_path
+    yield cwd
     ACTIVATIONS.clear()
     ACTIVATIONS.update(before)
 

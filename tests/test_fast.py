@@ -33,12 +33,13 @@ def normal(shape, dtype, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-def close(got, want, tolerance):
+def close(got, want, tolerance, name=""):
     """Compare to ``tolerance`` times the largest entry, as sums of many terms allow."""
-    assert (got is None) == (want is None)
+    assert (got is None) == (want is None), name
     if got is not None:
         assert got.dtype == want.dtype and got.shape == want.shape
-        np.testing.assert_allclose(got, want, rtol=0, atol=tolerance * np.abs(want).max(initial=1))
+        np.testing.assert_allclose(got, want, rtol=0, err_msg=name,
+                                   atol=tolerance * np.abs(want).max(initial=1))
 
 
 @functools.cache
@@ -65,10 +66,10 @@ def compare(op, arrays, tolerance, *contexts, **options):
         y, cache = vars(fast)[op](*arrays, **options)
         grads = vars(fast)[f"{op}_backward"](dy.copy(), cache)
     np.testing.assert_equal([*arrays], before)
-    close(y, want, tolerance)
+    close(y, want, tolerance, f"fast.{op}")
     grads, expected = (g if isinstance(g, tuple) else (g,) for g in (grads, expected))
-    for grad, right in zip(grads, expected, strict=True):
-        close(grad, right, 10 * tolerance)
+    for i, (grad, right) in enumerate(zip(grads, expected, strict=True), 1):
+        close(grad, right, 10 * tolerance, f"fast.{op}_backward, result {i} of {len(grads)}")
     return cache, grads
 
 
@@ -203,7 +204,7 @@ def test_adam_equals_the_formula(joined, piece, shapes, kind, cores, shrink, ord
             fast.adam(states, t, *options, shrink)
             for (x, _, m, v), want in zip(states, wanted, strict=True):
                 for got, right in zip((x, m, v), want, strict=True):
-                    close(got, right, tolerance)
+                    close(got, right, tolerance, "fast.adam")
 
 
 # ------------------------------------------------------------------------- products

@@ -111,9 +111,8 @@ READERS = [["pretrain", "language", "--text"], ["pretrain", "masked", "--text"],
 
 
 @pytest.mark.parametrize("name", BINARY)
-def test_a_binary_file_is_no_text(tmp_path, monkeypatch, name, fails):
+def test_a_binary_file_is_no_text(cwd, name, fails):
     """For no command that reads texts, also in a folder of them."""
-    monkeypatch.chdir(tmp_path)
     Path(name).write_bytes(BINARY[name])
     Path("books").mkdir()
     Path("books/a.txt").write_bytes(BINARY[name])
@@ -179,11 +178,10 @@ def runs(tmp_path_factory):
 
 
 @pytest.fixture
-def here(runs, tmp_path, monkeypatch):
+def here(runs, cwd):
     """A copy of this folder, in which commands run."""
-    shutil.copytree(runs, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    shutil.copytree(runs, cwd, dirs_exist_ok=True)
+    return cwd
 
 
 def contents():

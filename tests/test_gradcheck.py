@@ -720,6 +720,14 @@ def test_a_wrong_gradient_gets_a_kind_or_a_place():
     assert silent == []
 
 
+def test_attention_is_checked_with_shared_heads_of_keys(monkeypatch):
+    """The gradients of neighbouring heads of queries belong to one head of keys."""
+    assert examples.check("attention")
+    monkeypatch.setattr(F, "sum_heads", lambda dx, n_group: dx.reshape(
+        len(dx), -1, n_group, *dx.shape[2:]).sum(axis=1))
+    assert not examples.check("attention")
+
+
 def test_operations_of_the_library_pass_with_any_seed():
     for name in ("linear", "layer_norm", "softmax", "gelu", "relu", "multiply", "embedding", "bias",
                  "rms_norm", "silu", "unembedding", "log_sum_exp", "cross_entropy"):

@@ -117,8 +117,7 @@ class Slow(BitXOR):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_an_interrupt_at_the_end_of_a_run_stops_the_grid(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_an_interrupt_at_the_end_of_a_run_stops_the_grid(cwd):
     Path("slow.py").write_text(SLOW)
     with pytest.raises(KeyboardInterrupt, match="^stopped, go on from g$"):
         grid("g", ["slow.py:Slow"])
@@ -144,8 +143,7 @@ class Soft(minifpt.tasks.BitXOR):
 """
 
 
-def test_a_changed_file_of_the_user_s_own_is_named_and_runs_go_on(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_changed_file_of_the_user_s_own_is_named_and_runs_go_on(cwd, capsys):
     Path("own.py").write_text(OWN)
     options = {"models": ["own.py:trunk"], "names": ["own.py:Task"], "seeds": [0]}
     first = grid("g", **options).results
@@ -161,8 +159,7 @@ def test_a_changed_file_of_the_user_s_own_is_named_and_runs_go_on(tmp_path, monk
 
 
 @pytest.mark.parametrize("file", ["own.py", "c++/own.py"])
-def test_a_new_run_has_the_changed_module_beside_the_user_s_own_file(file, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_new_run_has_the_changed_module_beside_the_user_s_own_file(file, cwd):
     Path(file).parent.mkdir(exist_ok=True)
     Path(file).write_text("import sizes_of_a_user\n" + OWN + "    SIZE = sizes_of_a_user.SIZE\n")
     module = Path(file).with_name("sizes_of_a_user.py")
@@ -172,9 +169,8 @@ def test_a_new_run_has_the_changed_module_beside_the_user_s_own_file(file, tmp_p
     assert load_object(f"{file}:Soft").SIZE == 77
 
 
-def test_a_task_of_the_user_s_own_is_not_resumed_as_the_built_in_one(tmp_path, monkeypatch, capsys):
+def test_a_task_of_the_user_s_own_is_not_resumed_as_the_built_in_one(cwd, capsys):
     """They have one name, and the same data, and another loss."""
-    monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(OWN)
     line = ["train", "--model", "random:1x1x4", "--schedule", "constant", "--out", "r", "--steps"]
     assert main([*line, 2, "own.py:Soft"]) == 0
@@ -242,11 +238,10 @@ def test_where_output_is_redirected_each_finished_run_is_a_line(tmp_path, capsys
             f"{100 * History.load(folder / 'metrics.csv')[-1]['test_accuracy']:.1f}")
 
 
-def test_the_first_seed_counts_from_there_and_is_no_validation_seed(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_first_seed_counts_from_there_and_is_no_validation_seed(cwd, capsys):
     line = f"compare bit-xor --models {MODEL} --steps 2 --seeds 2 --first-seed".split()
     assert main([*line, "7"]) == 0
-    assert [p.name for p in sorted(tmp_path.glob("runs/compare/bit-xor/*/*"))] == ["7", "8"]
+    assert [p.name for p in sorted(cwd.glob("runs/compare/bit-xor/*/*"))] == ["7", "8"]
     assert main([*line, "999", "--rates", "1e-3", "--out", "x"]) == 2
     assert "the seeds 1000 to 1001 are the validation seeds" in capsys.readouterr().err
     assert main([*line, "1000", "--out", "y"]) == 0       # without rates they are as others
@@ -308,15 +303,13 @@ class Killed(BitXOR):
     ("Broken", ValueError, "^own.py, line 9, in Broken.test_set: Mine: no disk$"),
     pytest.param("Killed", ChildProcessError, "^a process of the grid was killed, perhaps for lack "
                  "of memory: the same command goes on; in a", marks=pytest.mark.slow)])
-def test_a_failure_of_a_child_process_is_one_line(task, error, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_failure_of_a_child_process_is_one_line(task, error, message, cwd):
     Path("own.py").write_text(FAILS)
     with refused(message, error):
         grid("g", [f"own.py:{task}"], jobs=2)
 
 
-def test_processes_and_any_executor_give_the_same_bits(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_processes_and_any_executor_give_the_same_bits(cwd):
     options = {"rates": [1e-3, 1e-2], "choices": 1, "seeds": [0]}
     grid("one", **options)
     grid("two", jobs=2, **options)

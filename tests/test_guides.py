@@ -49,22 +49,21 @@ def run_of(argv, folder):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(cwd, monkeypatch):
     """A reader's folder, with data; tables are short."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MINIFPT_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("MINIFPT_DATA", str(cwd / "data"))
     for write in (write_mnist, write_cifar10, write_homology):
-        write(tmp_path / "data")
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "a.txt").write_text("It was a dark night, and she said so. " * 200)
+        write(cwd / "data")
+    (cwd / "texts").mkdir()
+    (cwd / "texts" / "a.txt").write_text("It was a dark night, and she said so. " * 200)
     for path in (ROOT / "docs" / "guide").glob("*.md"):
-        write_files(path, tmp_path)
+        write_files(path, cwd)
     table = reproduce.TABLES["table2"]
     monkeypatch.setitem(reproduce.TABLES, "table2", replace(
         table, columns=(reproduce.Column("bit-xor", {}, {"steps": 2, "batch_size": 2}),),
         arms=table.arms[:1], rates=(1e-3,)))
     monkeypatch.setattr(webbrowser, "open", lambda address: True)
-    return tmp_path
+    return cwd
 
 
 @pytest.mark.slow
@@ -124,8 +123,7 @@ def test_heads_at_an_angle_end_where_the_guide_says(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_comparison_of_adapters_shows_that_one_helps(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_comparison_of_adapters_shows_that_one_helps(cwd):
     argv, = [argv for argv in commands(ROOT / "docs" / "guide" / "change.md") if "none" in argv]
     assert "All five runs with the low-rank adapter have every answer right" in sentences(
         "docs/guide/change.md")

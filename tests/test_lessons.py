@@ -326,8 +326,7 @@ def test_the_glossary_is_made_from_the_lessons():
 # ------------------------------------------------------------------------- the reader's own file
 
 
-def test_a_curve_says_whose_functions_it_shows(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_curve_says_whose_functions_it_shows(cwd, capsys):
     names, file = ("linear", "linear_backward"), "mine.py"
 
     def owners(*names):
@@ -346,8 +345,7 @@ def test_a_curve_says_whose_functions_it_shows(tmp_path, monkeypatch, capsys):
     assert owners(*several)[0] == "1 of 5 functions are yours"
 
 
-def test_a_wrong_function_runs_and_shows_what_it_costs(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_wrong_function_runs_and_shows_what_it_costs(cwd, capsys):
     own.new("mine.py")
     own.put("mine.py", linear, linear_backward)
     capsys.readouterr()
@@ -372,8 +370,7 @@ def attention(q, k, v, p=0.0, rng=None, causal=True):
     return A @ v, AttentionCache(q, k, v, A, None, False)  # noqa: F821
 
 
-def test_what_is_to_be_mended_first_is_needed(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_what_is_to_be_mended_first_is_needed(cwd, capsys):
     own.new("mine.py")
     own.put("mine.py", softmax, attention, linear)
     with written("mine.py", "attention", "linear_backward"):
@@ -390,9 +387,8 @@ def test_what_is_to_be_mended_first_is_needed(tmp_path, monkeypatch, capsys):
     ("def linear(x, w, b, need=()):\n    return x @ w, None",
      "with a wrong linear, this ended in ValueErr"),
     ("def linear(x, w, b, need=()):\n    y = None\n    return y, None", "linear returns nothing")])
-def test_a_file_that_cannot_run_ends_a_cell_in_one_line(tmp_path, monkeypatch, text, message):
+def test_a_file_that_cannot_run_ends_a_cell_in_one_line(cwd, text, message):
     """As IPython asks for it; an error of the cell's own keeps its traceback."""
-    monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(text)
     with pytest.raises(own.Raised, match=message) as error, written("mine.py", "linear"):
         if F.linear(np.ones((1, 2)), np.ones((2, 3)), np.ones(3))[1] is None:
@@ -429,9 +425,8 @@ def test_the_spine_asks_for_each_function_that_an_fpt_runs():
 
 
 @pytest.mark.slow
-def test_a_reader_goes_the_whole_way_with_a_file_of_their_own(tmp_path, monkeypatch):
+def test_a_reader_goes_the_whole_way_with_a_file_of_their_own(cwd):
     """In a clean folder: before each lesson of the spine the reader writes what it asks for."""
-    monkeypatch.chdir(tmp_path)
     answers, names = load_module(own.solution()), []
     for source in (s for s in SOURCES if f"({s.stem}.ipynb)" in str(SPINE)):
         text = source.read_text(encoding="utf-8")

@@ -33,10 +33,9 @@ class Scale(Layer):
 
 
 @pytest.fixture
-def scale(tmp_path, monkeypatch):
+def scale(cwd):
     """The class of a user's own trunk, in ``scale.py`` in the working folder."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "scale.py").write_text(TRUNK)
+    (cwd / "scale.py").write_text(TRUNK)
     return load_object("scale.py:Scale")
 
 
@@ -129,8 +128,7 @@ def test_load_reads_the_runs_of_the_commands(scale, command, folder, capsys):
         if "scale" in command else "")
 
 
-def test_a_wrong_gradient_of_a_loss_is_named_at_the_start(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_wrong_gradient_of_a_loss_is_named_at_the_start(cwd, capsys):
     text = """
 import minifpt
 class Mine(minifpt.tasks.BitXOR):

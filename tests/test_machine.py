@@ -80,17 +80,16 @@ found = [checks.crc(p.data for p in m.parameters()) for m in (pretrained, model)
 
 
 @pytest.mark.slow
-def test_a_model_is_made_loaded_and_trained_in_a_browser(tmp_path, monkeypatch):
+def test_a_model_is_made_loaded_and_trained_in_a_browser(cwd):
     """To the same bits as here, without threads, ctypes' libraries, locks or forks."""
-    monkeypatch.chdir(tmp_path)
     here = {}
     exec(IN_A_BROWSER, here)
-    (tmp_path / "run").rename(tmp_path / "here")
-    output = elsewhere(tmp_path, BROWSER, "-W", "error", "-W", "ignore:tqdm", "-W",
+    (cwd / "run").rename(cwd / "here")
+    output = elsewhere(cwd, BROWSER, "-W", "error", "-W", "ignore:tqdm", "-W",
                        "ignore::EncodingWarning", "-W", "ignore::DeprecationWarning", "-c",
                        IN_A_BROWSER + "print(found)")
     assert output == f"{here['found']}\n"
-    assert (tmp_path / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (cwd / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_work_stays_on_one_core_where_no_thread_starts(no_threads, monkeypatch):

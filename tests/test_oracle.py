@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import normal
+from conftest import rng as rng_of
 
 import minifpt
 from minifpt import functional as F
@@ -20,14 +22,6 @@ T = torch.nn.functional
 pytestmark = pytest.mark.oracle
 
 torch.set_num_threads(1)
-
-
-def rng_of(seed):
-    return np.random.default_rng(seed)
-
-
-def normal(*shape, seed=0):
-    return rng_of(seed).standard_normal(shape)
 
 
 def torch_attention(q, k, v, bias=None, causal=True):

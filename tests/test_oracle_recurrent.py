@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import normal
 
 import minifpt
 from minifpt import functional as F
@@ -12,10 +13,6 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.oracle
 
 torch.set_num_threads(1)
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape)
 
 
 def close(got, want, tolerance, name=""):

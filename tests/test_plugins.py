@@ -33,6 +33,7 @@ def trunk(seed=0):
     return minifpt.GPT2(config, seed)
 """
 SIZES = {"a": 24, "b": 52}
+pytestmark = pytest.mark.usefixtures("cwd")
 # How a file imports ``helper``: (lines at its top, lines in a method, its number, where this is).
 WAYS = {
     "a module": ("helper", "", "helper.SIZE", "helper.py"),
@@ -45,12 +46,6 @@ WAYS = {
     "by an installed module's name": ("tqdm", "", "tqdm.SIZE", "tqdm.py"),
     "by a standard module's name": ("statistics", "", "statistics.SIZE", "statistics.py"),
     "by a loaded module's name": ("json", "", "json.SIZE", "json.py")}
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def write(folder, way="a module", number=None):
@@ -111,17 +106,17 @@ def test_two_files_of_a_folder_share_the_modules_that_they_import():
     assert helper.SIZE == 3 and load_object("a/other.py:f")() is helper
 
 
-def test_a_module_that_the_program_has_imported_is_the_file_s_too(folder, monkeypatch):
+def test_a_module_that_the_program_has_imported_is_the_file_s_too(cwd, monkeypatch):
     """As in a notebook that sets something in it."""
     write("a")
-    monkeypatch.syspath_prepend(folder / "a")
+    monkeypatch.syspath_prepend(cwd / "a")
     helper = importlib.import_module("helper")
     helper.SIZE = 7
     assert load_object("a/task.py:T").size == 7
     sys.modules.pop("helper", None)
 
 
-def test_minifpt_is_the_running_one_also_beside_another(folder):
+def test_minifpt_is_the_running_one_also_beside_another():
     """As in a clone."""
     write("a")
     Path("a/minifpt").mkdir()

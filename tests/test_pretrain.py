@@ -194,14 +194,13 @@ def test_masked_bytes_are_learned(pretrained, text, monkeypatch):
     ("language", {"text": ["short.txt"]}, "give more text"),
     ("bits", {"out": "mine.npz"}, "mine.npz is there already: choose another"),
     ("bits", {"out": "mine"}, "mine.npz is there already: choose another")])
-def test_impossible_pretraining_is_refused_and_writes_nothing(source, kw, message, tmp_path,
+def test_impossible_pretraining_is_refused_and_writes_nothing(source, kw, message, cwd,
                                                               monkeypatch):
     monkeypatch.setattr(pretrain, "SHAPE", SHAPE)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "short.txt").write_text("too short")
-    (tmp_path / "mine.npz").write_bytes(b"mine")
-    before = {path: path.is_dir() or path.read_bytes() for path in tmp_path.rglob("*")}
+    (cwd / "empty").mkdir()
+    (cwd / "short.txt").write_text("too short")
+    (cwd / "mine.npz").write_bytes(b"mine")
+    before = {path: path.is_dir() or path.read_bytes() for path in cwd.rglob("*")}
     with refused(message, (ValueError, FileNotFoundError)):
         pretrain.pretrain(source, **{"out": "out/w"} | kw)
-    assert before == {path: path.is_dir() or path.read_bytes() for path in tmp_path.rglob("*")}
+    assert before == {path: path.is_dir() or path.read_bytes() for path in cwd.rglob("*")}

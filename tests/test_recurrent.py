@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from conftest import rng
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.special import expit
@@ -18,10 +19,6 @@ from minifpt.trunks.lstm import LSTM, LSTMConfig
 from minifpt.trunks.names import TrunkSpec
 
 SMALL = LSTMConfig(n_layer=2, n_embd=4, n_positions=7, dropout=0.3, residual=True, positions=True)
-
-
-def rng(*seed):
-    return np.random.default_rng(seed or 0)
 
 
 def inputs(seed=0, B=2, T=5, C=3, D=4, dtype=np.float64):

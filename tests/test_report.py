@@ -233,8 +233,7 @@ def test_attention_says_what_is_wrong(made, words, message, fails, monkeypatch):
     assert message in fails("attention", *words)
 
 
-def test_a_trunk_without_attention_has_a_report_and_no_maps(tmp_path, monkeypatch, fails):
-    monkeypatch.chdir(tmp_path)
+def test_a_trunk_without_attention_has_a_report_and_no_maps(cwd, fails):
     runs.run(tasks.get("bit-xor", n=2), "lstm:1x8", "run", **SMALL | {"steps": 5})
     assert "has no attention layers" in fails("attention", "run")
     assert cli.main(["report", "run"]) == 0

@@ -26,6 +26,8 @@ from minifpt import cli, training
 from minifpt.tasks import BitXOR
 
 GOLDEN = Path(__file__).parent / "golden" / "run"
+RESUME = ("train bit-xor --n 3 --model random:1x1x4 --resume --steps 6 --batch-size 2 "
+          "--eval-every 2 --test-examples 8").split()
 
 
 @pytest.mark.parametrize("step, kw", [
@@ -99,16 +101,29 @@ def test_a_task_s_own_accuracy_ends_a_run_whose_steps_are_not_given(monkeypatch,
     assert go(**{"steps": None} | options)[1][-1]["step"] == last
 
 
-def test_a_run_of_an_earlier_state_is_loaded_and_goes_on(tmp_path):
+def test_a_run_of_an_earlier_state_is_loaded_and_goes_on(tmp_path, capsys):
     """A new setting has a default for runs that lack it."""
     run = shutil.copytree(GOLDEN, tmp_path / "run")
     with np.load(run / "expected.npz") as expected:
         np.testing.assert_allclose(minifpt.load(run).predict(expected["x"]), expected["logits"],
                                    rtol=1e-4, atol=1e-6)
-    line = "train bit-xor --n 3 --model random:1x1x4 --resume --steps 6 --batch-size 2"
-    assert cli.main([*line.split(), "--eval-every", "2", "--test-examples", "8", "--out", run]) == 0
+    assert cli.main([*RESUME, "--out", run]) == 0, capsys.readouterr().err
     before, after = (minifpt.History.load(path / "metrics.csv") for path in (GOLDEN, run))
     assert [*after[:len(before)]] == [*before] and after[-1]["step"] == 6
+
+
+def test_a_run_without_a_newer_setting_goes_on_with_its_default_alone(tmp_path, capsys):
+    run = shutil.copytree(GOLDEN, tmp_path / "run")
+    config = json.loads((run / "config.json").read_text())
+    with np.load(run / "checkpoint.npz") as file:
+        arrays = dict(file)
+    state = json.loads(str(arrays["state"]))
+    del config["clip"], state["config"]["clip"]           # as if it were newer than the run
+    (run / "config.json").write_text(json.dumps(config))
+    np.savez(run / "checkpoint.npz", **arrays | {"state": np.array(json.dumps(state))})
+    assert cli.main([*RESUME, "--out", run, "--clip", "0.5"]) == 2
+    assert "the run has clip = 1.0, not 0.5" in capsys.readouterr().err
+    assert cli.main([*RESUME, "--out", run]) == 0, capsys.readouterr().err
 
 
 # --------------------------------------------------------------------- another run
@@ -217,9 +232,8 @@ def trunk(seed):
     ('"gelu_new"', '"relu"', 2, "the run was made with other layers or settings"),
     ("Which bits", "The bits that", 0, "own was begun with another text of own.py"),
     ("return x, y", "return x y", 2, "SyntaxError")])
-def test_a_run_of_changed_code_says_so(tmp_path, monkeypatch, capsys, old, new, status, message):
+def test_a_run_of_changed_code_says_so(cwd, capsys, old, new, status, message):
     assert old in OWN
-    monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(OWN)
     assert cli.main("train own.py:Walk --model own.py:trunk --steps 2 --out own".split()) == 0
     Path("own.py").write_text(OWN.replace(old, new))

@@ -558,26 +558,20 @@ def test_an_operation_is_first_described_in_words(model_and_steps):
         assert docstring
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 SMALL = ["--n", "2", "--model", "random:1x2x8", "--batch-size", "2", "--differences", "4"]
 
 
-def test_the_command_for_a_task(folder, capsys):
+def test_the_command_for_a_task(cwd, capsys):
     assert cli.main(["steps", "bit-xor", *SMALL]) == 0
     out = capsys.readouterr().out
     assert out.startswith("bit-xor-step.html: ") and "operations, the loss of the batch" in out
-    assert [p.name for p in folder.iterdir()] == ["bit-xor-step.html"]
+    assert [p.name for p in cwd.iterdir()] == ["bit-xor-step.html"]
 
 
 @pytest.mark.slow
-def test_bit_xor_on_the_shipped_trunk_is_small(folder):
+def test_bit_xor_on_the_shipped_trunk_is_small(cwd):
     assert cli.main(["steps", "bit-xor", "--out", "x.html"]) == 0
-    assert (folder / "x.html").stat().st_size < 2e6
+    assert (cwd / "x.html").stat().st_size < 2e6
 
 
 def test_the_products_of_a_step_run_on_one_core(monkeypatch):

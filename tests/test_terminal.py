@@ -16,13 +16,8 @@ from conftest import child
 from minifpt import cli, progress
 
 ROOT = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.usefixtures("cwd")
 TRAIN = ["train", "bit-xor", "--model", "random:1x2x16", "--batch-size", "2"]
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def help_of(capsys, line):
@@ -91,7 +86,7 @@ def test_a_bar_in_a_notebook_is_on_stdout(monkeypatch, capfd):
     assert "3/3" in stream.getvalue() and capfd.readouterr().err == ""
 
 
-def test_ctrl_c_names_a_command_that_resumes(folder, monkeypatch, capsys):
+def test_ctrl_c_names_a_command_that_resumes(monkeypatch, capsys):
     from minifpt import training
     step, calls = training.step, []
 

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from conftest import rng
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,10 +25,6 @@ BLOCK = ["ln_1", "attn.c_attn", "attn.c_proj", "attn", "ln_2", "mlp.c_fc", "mlp.
          "mlp.c_proj", "mlp"]
 GPT2 = ["wpe", *(f"h.0.{name}" for name in BLOCK), "h.0", "ln_f"]
 NAMES = ["input", *(f"trunk.{name}" for name in GPT2), "trunk", "output", ""]
-
-
-def rng(*seed):
-    return np.random.default_rng(seed or 0)
 
 
 def config(T=10, **changes):

@@ -169,13 +169,12 @@ def test_a_changed_number_is_noticed(tmp_path, n, place, ours):
 
 
 @pytest.fixture
-def folders(tmp_path, monkeypatch):
-    first, second = tmp_path / "first", tmp_path / "second"
-    monkeypatch.setattr(weights, "folders", lambda: [first, second, tmp_path / "missing"])
+def folders(cwd, monkeypatch):
+    first, second = cwd / "first", cwd / "second"
+    monkeypatch.setattr(weights, "folders", lambda: [first, second, cwd / "missing"])
     for path in (first / "both.npz", second / "both.npz", second / "only.npz"):
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"")
-    monkeypatch.chdir(tmp_path)
     return first, second
 
 
@@ -197,15 +196,14 @@ def test_an_unknown_name_is_refused(folders, name, message):
         weights.find(name)
 
 
-def test_a_name_of_shipped_weights_is_not_that_of_a_file_here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "minifpt"
+def test_a_name_of_shipped_weights_is_not_that_of_a_file_here(cwd, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cwd))
+    assert cache_folder() == cwd / "minifpt"
     assert cache_folder() / "weights" in weights.folders()
     path = weights.find("minigpt-bits")
-    (tmp_path / "minigpt-bits.npz").write_bytes(b"")
+    (cwd / "minigpt-bits.npz").write_bytes(b"")
     assert weights.find("minigpt-bits") == path and path.name == "minigpt-bits.npz"
-    assert weights.find("./minigpt-bits.npz").samefile(tmp_path / "minigpt-bits.npz")
+    assert weights.find("./minigpt-bits.npz").samefile(cwd / "minigpt-bits.npz")
 
 
 # ------------------------------------------------------------------------------ writing

@@ -21,7 +21,7 @@ import numpy as np
 from .. import tasks
 from ..checks import whole
 from ..files import nearest_folder, outputs, plots, read_json, save_text, to_json
-from ..files.runs import COLUMNS, DIVERGED, History, check_same
+from ..files.runs import COLUMNS, DIVERGED, History, check_same, with_defaults
 from ..fpt import FPT
 from ..plugins import USERS_OWN, users_code
 from ..progress import progress_bar
@@ -224,7 +224,7 @@ def check_folders(jobs):
     """Raise ``ValueError`` where the folder of a job has a run of other settings."""
     for job in jobs:
         if (config := job.out / "config.json").exists():
-            before = read_json(config)
+            before = with_defaults(read_json(config), Settings)
             # Only train --resume makes a finished run longer: another grid may need it as it is.
             check_same(config, before, before | {
                 name: "function" if callable(value) else value

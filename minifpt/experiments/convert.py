@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from .. import adapters, trunks
+from .. import adapters
 from ..files import cache_folder, export, huggingface, outputs, weights, write_beside
 from ..files.families import family_of
 from ..files.huggingface import HUB
@@ -97,7 +97,7 @@ def export_weights(source, out, dtype=None):
 def load(path, dropout=None):
     """Return the language model of weights, or their trunk where they hold no more, and the config
     of the file."""
-    config, settings, tensors = trunks.read(path, dropout)
+    config, settings, tensors, _ = weights.described(path, dropout)
     family = family_of(config)
     is_lm = "wte.weight" in tensors and config.causal and (
         getattr(config, "tied", True) or "lm_head.weight" in tensors)       # some trunks have none

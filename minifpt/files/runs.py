@@ -7,6 +7,7 @@ import os
 import sys
 import textwrap
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import MISSING, fields
 
 import numpy as np
 
@@ -96,7 +97,7 @@ def load_checkpoint(path, run):
             state = stored_json(file.zip, "state")
             # Other arrays are not read: they may be large.
             arrays = {key: file[key] for key in expected if headers.get(key) == expected[key]}
-        config = dict(state["config"])
+        config = with_defaults(state["config"], run.settings)
         rng = type(run.rng.bit_generator)()
         rng.state = state["rng"]                          # raises for a wrong state
         check_state(state, run.config["steps"])
@@ -192,7 +193,7 @@ def open_folder(out, resume, run):
     elif not config.exists():
         raise FileNotFoundError(f"{out}: there is no run to resume")
     else:
-        before = read_json(config)
+        before = with_defaults(read_json(config), run.settings)
         check_same(config, before, run.config, "the run has")
         if checkpoint.exists():                           # otherwise start from step 0
             load_checkpoint(checkpoint, run)
@@ -204,6 +205,13 @@ def open_folder(out, resume, run):
         parts = before["fingerprint"] | run.config["fingerprint"]
         run.config = before | run.config | {"fingerprint": parts}         # what was there stays
     write_beside(config, lambda f: json.dump(run.config, f, indent=1), "w")
+
+
+def with_defaults(config, settings):
+    """Return the ``config.json`` of a run in which each setting that it lacks, because it is newer
+    than the run, has its default; ``settings`` is ``training.Settings``, or an instance."""
+    return config | {field.name: field.default for field in fields(settings)
+                     if field.default is not MISSING and field.name not in config}
 
 
 def say_what_differs(out, config, now):

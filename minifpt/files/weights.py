@@ -117,13 +117,21 @@ def load(kind: type[Model], name: str | os.PathLike, dtype: Any = np.float32,
     Raises ``FileNotFoundError`` for an unknown name.  Raises ``ValueError`` with the parameter and
     its shapes for a file that does not fit.
     """
-    path = find(name)
-    settings, tensors = read(path, dropout)
-    config = config_of(settings, path, kind.config_type)
-    check_size(path, config, tensors)
+    config, _, tensors, path = described(name, dropout, kind.config_type)
     model = kind(config, seed=None, dtype=dtype)
     read_into(path, by_gpt2_name(model), tensors)
     return model
+
+
+def described(name, dropout=None, kind=None):
+    """Return ``(config, settings, tensors, path)`` of weights by their name or path, whose numbers
+    are not read yet.  ``dropout`` replaces the file's.  Raises ``ValueError`` or
+    ``FileNotFoundError``, also for a config that is not of the class ``kind``."""
+    path = find(name)
+    settings, tensors = read(path, dropout)
+    config = config_of(settings, path, kind)
+    check_size(path, config, tensors)
+    return config, settings, tensors, path
 
 
 def config_of(settings, path, kind=None):

@@ -51,9 +51,12 @@ def fresh(options):
 
 def pairs(op, rng, module=F):
     """Yield (forward pass, backward pass, inputs) for each example of a module's operation, as
-    :func:`minifpt.gradcheck` takes them."""
+    :func:`minifpt.gradcheck` takes them; of attention also with shared heads of keys."""
     forward, backward = getattr(module, op), getattr(module, f"{op}_backward")
-    for inputs, options in examples(op, rng):
+    calls, n = examples(op, rng), rng.standard_normal
+    if op == "attention":                                 # ``examples`` are a reader's first tests
+        calls.append(((n((2, 4, 3, 2)), n((2, 2, 3, 2)), n((2, 2, 3, 2))), {}))
+    for inputs, options in calls:
         yield lambda *x, o=options: forward(*x, **fresh(o)), backward, inputs
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..checks import brief, crc, whole
+from ..checks import brief, crc, number, whole
 from ..fast import ops
 from ..files import read_text, weights
 from .base import COSINE, Classification
@@ -40,8 +40,7 @@ class Text(Classification):
     defaults = COSINE | {"steps": 2000}
 
     def __init__(self, files=None, tokens=256, held_out=0.05):
-        if not (isinstance(held_out, float) and 0 < held_out < 1):
-            raise ValueError(f"{self.name}: held_out must be between 0 and 1, got {held_out!r}")
+        held_out = number(self.name, "held_out", held_out, most=0.99)
         is_shipped = files is None
         files = weights.shipped("held-out.txt") if is_shipped else files
         files = [files] if isinstance(files, (str, os.PathLike)) else files
@@ -103,8 +102,7 @@ class Typos(Classification):
     defaults = COSINE | {"steps": 2000}
 
     def __init__(self, files=None, tokens=64, share=0.5):
-        if not (isinstance(share, (float, np.floating)) and 0 < share < 1):
-            raise ValueError(f"{self.name}: share must be between 0 and 1, got {share!r}")
+        self.share = number(self.name, "share", share, most=0.99)
         self.text = Text(files, tokens, held_out=0.2)
         self.tokens = self.output_tokens = self.text.tokens
         held_out = np.array_split(self.text.bytes["test"], 2)
@@ -112,7 +110,6 @@ class Typos(Classification):
             raise ValueError(f"{self.name}: the test split has {len(held_out[1])} bytes, expected "
                              f"more than tokens={self.tokens}: give more text or fewer tokens")
         self.text.bytes["validation"], self.text.bytes["test"] = held_out
-        self.share = float(share)
         self.options = {"files": self.text.options["files"], "tokens": self.tokens,
                         "share": self.share}
 

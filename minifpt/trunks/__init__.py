@@ -44,7 +44,7 @@ def get(name, seed=0, dropout=None, dtype=np.float32):
     if config := config_for(spec, 0.1 if dropout is None else dropout):
         trunk = family_of(config).trunk(config, seed, dtype)
     else:
-        config, *_ = read(spec.name, dropout)
+        config, *_ = weights.described(spec.name, dropout)
         trunk = family_of(config).trunk.from_pretrained(spec.name, dtype, dropout)
     for name, p in trunk.named_parameters() if spec.kind == "statistics" else ():
         mean, std = float(p.data.mean()), float(p.data.std())
@@ -59,7 +59,7 @@ def language_model(name, dtype=np.float32, dropout=None):
 
     Raises ``ValueError`` or ``FileNotFoundError`` with one line, as ``from_pretrained`` does.
     """
-    config, *_ = read(name, dropout)
+    config, *_ = weights.described(name, dropout)
     return family_of(config).language_model.from_pretrained(name, dtype, dropout)
 
 
@@ -131,17 +131,6 @@ def config_for(name, dropout=0.1):
         shape |= {"initializer_range": spread / max(1, shape["n_embd"]) ** 0.5,
                   "scaled_residual_init": spec.spread is not None}
     return registry()[shape.get("model_type", "gpt2")].config(**shape)
-
-
-def read(name, dropout=None):
-    """Return ``(config, settings, tensors)`` of weights by their name or path, whose numbers are
-    not read yet.  ``dropout`` replaces the file's.  Raises ``ValueError`` or
-    ``FileNotFoundError``."""
-    path = weights.find(name)
-    settings, tensors = weights.read(path, dropout)
-    config = weights.config_of(settings, path)
-    weights.check_size(path, config, tensors)
-    return config, settings, tensors
 
 
 # The classes of all families by their names, such as ``trunks.GPT2Config``.
