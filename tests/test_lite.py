@@ -97,12 +97,16 @@ def tab(address, browser):
         page.close()
 
 
+NOTEBOOK = """[...window.jupyterapp?.shell?.widgets("main") ?? []].find(
+    widget => widget.content?.model?.sharedModel?.cells)"""
+
+
 def wait(page, expression, seconds):
     """Wait until an expression of the open ``notebook`` is true."""
     end = time.monotonic() + seconds
     while not page.evaluate(f"""() => {{
-            const notebook = window.jupyterapp?.shell?.currentWidget;
-            return Boolean(notebook?.content?.model && {expression}); }}"""):
+            const notebook = {NOTEBOOK};
+            return Boolean(notebook && {expression}); }}"""):
         assert time.monotonic() < end, f"{expression} is still false"
         page.wait_for_timeout(500)
 
@@ -113,8 +117,7 @@ def run_cells(page, seconds):
     wait(page, "notebook.content.model.sharedModel.cells.filter(c => c.cell_type === 'code')"
                ".every(c => c.execution_count !== null)"
                " && notebook.sessionContext.session.kernel.status === 'idle'", seconds)
-    content = page.evaluate(
-        "() => window.jupyterapp.shell.currentWidget.content.model.sharedModel.toJSON()")
+    content = page.evaluate(f"() => ({NOTEBOOK}).content.model.sharedModel.toJSON()")
     return [cell for cell in content["cells"] if cell["cell_type"] == "code"]
 
 
@@ -154,7 +157,7 @@ load_exercises()
 for name in {}:
     check(name, EXERCISES[name].solution)"""
 RUN = """async code => {
-    const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+    const kernel = (NOTEBOOK).sessionContext.session.kernel;
     const future = kernel.requestExecute({code});
     let text = "";
     future.onIOPub = message => {
@@ -162,12 +165,15 @@ RUN = """async code => {
         text += message.content.ename ? `${message.content.ename}: ${message.content.evalue}` : "";
     };
     await future.done;
-    return text; }"""
+    return text; }""".replace("NOTEBOOK", NOTEBOOK)
 
 
 def test_a_file_of_ones_own_is_there_after_a_reload_and_a_check_of_an_endless_loop_ends(tab):
     page = tab(SPINE[1])
     page.evaluate(RUN, "%pip install -q minifpt\nimport minifpt\nminifpt.new('mine.py', lesson=1)")
+    file = page.evaluate("() => window.jupyterapp.serviceManager.contents.get("
+                         "'mine.py', {content: true})")
+    assert "def linear(" in file["content"]               # text for the editor, not base64
     page.reload()
     wait(page, "notebook.sessionContext.session?.kernel?.status === 'idle'", 240)
     assert "def linear(" in page.evaluate(RUN, "print(open('mine.py').read())")
