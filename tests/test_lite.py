@@ -164,7 +164,7 @@ RUN = """async code => {
         text += message.content.text ?? "";
         text += message.content.ename ? `${message.content.ename}: ${message.content.evalue}` : "";
     };
-    await future.done;
+    await Promise.race([future.done, new Promise(end => setTimeout(end, 120000))]);
     return text; }""".replace("NOTEBOOK", NOTEBOOK)
 
 
