@@ -317,6 +317,33 @@ def test_values_are_those_of_another_formula(name, seed, lead):
     np.testing.assert_allclose(op(*inputs)[0], VALUES[name](*inputs), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("scale", [None, np.array([1.0, 0.5, 0.25, 0.1])])
+def test_rope_is_a_product_with_a_complex_number(scale):
+    x = np.random.default_rng(0).standard_normal((2, 3, 5, 8))
+    y, _ = F.rope(x, 100.0, 2, scale)
+    turned = (x[..., :4] + 1j * x[..., 4:]) * np.exp(
+        1j * np.arange(2, 7)[:, None] * 100.0 ** (-np.arange(4) / 4)
+        * (1 if scale is None else scale))
+    np.testing.assert_allclose(y, np.concatenate([turned.real, turned.imag], axis=-1))
+
+
+def test_lstm_equals_its_formula_number_by_number():
+    """Number by number, with no product of arrays."""
+    _, _, (x, w_ih, w_hh, b) = case("lstm", np.random.default_rng(0), (2, 5))
+    (B, T, C), D = x.shape, len(w_hh)
+    y, cache = F.lstm(x, w_ih, w_hh, b)
+    assert y.shape == (B, T, D) and not cache.cell[:, 0].any() and not cache.hidden[:, 0].any()
+    for n in range(B):
+        h, c = [0.0] * D, [0.0] * D
+        for t in range(T):
+            a = [b[k] + sum(x[n, t, j] * w_ih[j, k] for j in range(C))
+                 + sum(h[j] * w_hh[j, k] for j in range(D)) for k in range(4 * D)]
+            i, f, o = (scipy.special.expit(a[k * D:(k + 1) * D]) for k in (0, 1, 3))
+            c = [f[k] * c[k] + i[k] * math.tanh(a[2 * D + k]) for k in range(D)]
+            h = [o[k] * math.tanh(c[k]) for k in range(D)]
+            np.testing.assert_allclose(y[n, t], h, rtol=1e-10)
+
+
 def test_a_gradient_where_a_row_is_read_twice_or_never():
     """Ids that repeat, no ids, positions behind others, tokens before the last, relu at 0."""
     rng = np.random.default_rng(0)
