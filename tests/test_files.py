@@ -140,9 +140,9 @@ def test_a_text_has_the_same_tokens_in_each_encoding(tmp_path, encoding):
 
 
 def test_what_killed_processes_left_is_not_in_the_way(tmp_path):
-    (tmp_path / ".gpt.minifpt").mkdir()
-    (tmp_path / ".gpt.minifpt" / "vocab.json").write_text("{")
-    (tmp_path / ".page.html.minifpt").write_text("half")
+    (tmp_path / ".minifpt.gpt").mkdir()
+    (tmp_path / ".minifpt.gpt" / "vocab.json").write_text("{")
+    (tmp_path / ".minifpt.page.html").write_text("half")
     minifpt.LanguageModel(minifpt.GPT2Config(1, 1, 4, 8, 11), seed=0).save(tmp_path / "gpt")
     outputs.write_text(tmp_path / "page.html", "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gpt", "page.html"]

@@ -197,7 +197,7 @@ def test_a_grid_goes_on_over_leftovers_of_killed_processes(tmp_path):
         for path in (base / str(seed)).iterdir():
             if path.name not in files:
                 path.unlink()
-        (base / str(seed) / ".checkpoint.npz.minifpt").write_bytes(b"PK half of it")
+        (base / str(seed) / ".minifpt.checkpoint.npz").write_bytes(b"PK half of it")
     if sys.platform != "win32":                           # killed with the lock in its hands
         child(sys.executable, "-c", "import fcntl, os, sys; f = os.open(sys.argv[1], os.O_RDONLY);"
               "fcntl.flock(f, fcntl.LOCK_EX); os.kill(os.getpid(), 9)", base / "3", status=-9)

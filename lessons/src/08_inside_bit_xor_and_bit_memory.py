@@ -271,8 +271,16 @@ check("say_the_mean", say_the_mean)
 
 # %%
 xor = minifpt.tasks.get("bit-xor")
-model = minifpt.FPT.for_task(xor, kinds["language"], seed=0, dropout=0.0)
-minifpt.train(model, xor, steps=400, batch_size=4, lr=2e-3, seed=0, eval_every=500)
+
+
+@recorded("08", live=0)
+def train_on_xor(steps):
+    model = minifpt.FPT.for_task(xor, kinds["language"], seed=0, dropout=0.0)
+    minifpt.train(model, xor, steps, batch_size=4, lr=2e-3, seed=0, eval_every=500)
+    return model
+
+
+model = train_on_xor(400)
 x_xor, y_xor = xor.batch(np.random.default_rng(5), 32, "test")
 with minifpt.trace(model) as t:
     model.predict(x_xor)

@@ -134,14 +134,9 @@ class Exercise:
     @functools.cached_property
     def wrong_answers(self):
         """Return [(hint, function)]: each mistake as an answer to the exercise."""
-        return self._answers(self.mistakes)
+        return self.answers(self.mistakes)
 
-    @functools.cached_property
-    def refused_answers(self):
-        """Return [(words of the hint, function)] of ``refused``."""
-        return self._answers(self.refused)
-
-    def _answers(self, mistakes):
+    def answers(self, mistakes):
         """Return [(hint, function)] of {hint: mistake}."""
         answers = []
         for hint, ways in mistakes.items():

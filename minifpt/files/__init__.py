@@ -108,8 +108,9 @@ def nearest_folder(folder):
 
 def unfinished(path):
     """Return the path at which is written what is renamed to ``path`` at the end.  What a process
-    that was killed left there is written over by the next one."""
-    return path.with_name(f".{path.name}.minifpt")
+    that was killed left there is written over by the next one.  It has the suffix of ``path``, by
+    which JupyterLite tells text."""
+    return path.with_name(f".minifpt.{path.name}")
 
 
 def save_text(path, text):

@@ -56,10 +56,8 @@ class EncoderConfig(TrunkConfig):
         if self.activation_function is None:
             object.__setattr__(self, "activation_function", "gelu" if self.positions else "relu")
         self.check(lambda: 4 * self.n_embd, KINDS, sizes=("n_buckets", "max_distance"),
-                   positive=("layer_norm_epsilon",), flags=("gated", "qkv_bias"))
-        if self.positions and self.head_dim * self.n_head != self.n_embd:
-            raise ValueError(f"EncoderConfig: {self.n_embd} channels cannot be divided into "
-                             f"{self.n_head} heads")
+                   positive=("layer_norm_epsilon",), flags=("gated", "qkv_bias"),
+                   is_divided=self.positions)
         if isinstance(self.window, (list, tuple)):
             object.__setattr__(self, "window", tuple(self.window))
             if len(self.window) != self.n_layer:

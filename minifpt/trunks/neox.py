@@ -33,15 +33,12 @@ class NeoXConfig(TrunkConfig):
     tied: bool = False
 
     def __post_init__(self):
-        self.check(lambda: 4 * self.n_embd, positive=("layer_norm_epsilon", "rope_base",
-                                                      "rope_share"), flags=("parallel", "tied"))
+        self.check(lambda: 4 * self.n_embd, flags=("parallel", "tied"), is_divided=True,
+                   positive=("layer_norm_epsilon", "rope_base", "rope_share"))
         if self.rope_share > 1 or self.n_turned % 2 or not self.n_turned:
             raise ValueError(f"NeoXConfig: {self.n_embd} channels, {self.n_head} heads, of which "
                              f"the share {self.rope_share:g} is rotated: expected an even number "
                              "of rotated channels in a head, at least 2")
-        if self.head_dim * self.n_head != self.n_embd:
-            raise ValueError(f"NeoXConfig: {self.n_head} heads of {self.head_dim} channels, "
-                             f"expected {self.n_embd} channels together")
 
     @property
     def n_turned(self):

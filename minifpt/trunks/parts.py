@@ -32,19 +32,21 @@ class TrunkConfig:
     scaled_residual_init: bool = True
     causal: bool = True
 
-    def check(self, n_inner, kinds=(), sizes=(), positive=(), flags=(), **defaults):
+    def check(self, n_inner, kinds=(), sizes=(), positive=(), flags=(), is_divided=False,
+              **defaults):
         """Check these fields and others, as :func:`minifpt.checks.fields` does; ``kinds`` are the
-        model types, if there are several."""
-        name, is_divided = type(self).__name__, self.head_dim is None
+        model types, if there are several.  ``is_divided`` says that the heads together have
+        ``n_embd`` channels, as they do where ``head_dim`` is ``None``."""
+        name, is_divided = type(self).__name__, is_divided or self.head_dim is None
         checks.one_of(name, "model_type", self.model_type, kinds or [type(self).model_type])
         checks.fields(self, sizes=("n_layer", "n_head", "n_embd", "n_positions", "vocab_size",
                                    *sizes), n_inner=n_inner,
                       head_dim=lambda: max(1, self.n_embd // self.n_head),
                       positive=("initializer_range", *positive),
                       flags=("scaled_residual_init", *flags), **defaults)
-        if is_divided and self.n_embd % self.n_head:
+        if is_divided and self.n_head * self.head_dim != self.n_embd:
             raise ValueError(f"{name}: {self.n_embd} channels cannot be divided into "
-                             f"{self.n_head} heads")
+                             f"{self.n_head} heads of {self.head_dim} channels")
         if self.causal != type(self).causal:
             raise ValueError(f"{name}: causal is {self.causal}, expected {type(self).causal}")
         if hasattr(self, "activation_function"):
