@@ -170,16 +170,6 @@ def test_attention_adds_the_bias_to_its_scores(T, causal):
         F.attention(*qkv, bias=bias)
 
 
-@pytest.mark.parametrize("scale", [None, np.array([1.0, 0.5, 0.25, 0.1])])
-def test_rope_is_a_product_with_a_complex_number(scale):
-    x = normal(2, 3, 5, 8)
-    y, _ = F.rope(x, 100.0, 2, scale)
-    turned = (x[..., :4] + 1j * x[..., 4:]) * np.exp(
-        1j * np.arange(2, 7)[:, None] * 100.0 ** (-np.arange(4) / 4)
-        * (1 if scale is None else scale))
-    np.testing.assert_allclose(y, np.concatenate([turned.real, turned.imag], axis=-1))
-
-
 def test_rms_norm_is_layer_norm_of_centred_rows():
     x, w = normal(3, 4, 6), normal(6, seed=1)
     x -= x.mean(axis=-1, keepdims=True)

@@ -53,7 +53,7 @@ def compare(op, arrays, tolerance, *contexts, **options):
     where the gradients of the simple one are right.
 
     Return the cache and the gradients of the fast form."""
-    assert report_of(op), f"functional.{op}_backward is wrong\n{report_of(op)}"
+    assert report_of(op), f"functional.{op} and its backward do not agree\n{report_of(op)}"
     simple_options = {key: np.random.default_rng(2) if key == "rng" else value
                       for key, value in options.items()}
     want, simple = vars(F)[op](*arrays, **simple_options)

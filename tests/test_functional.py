@@ -76,7 +76,7 @@ every_operation = pytest.mark.parametrize("op", tracing.OPERATIONS)
 def test_gradients_are_right(op):
     """The first test of all, see ``conftest.py``: of a few examples, so that it fails at once."""
     report = examples.check(op)
-    assert report, f"functional.{op}_backward is wrong\n{report}"
+    assert report, f"functional.{op} and functional.{op}_backward do not agree\n{report}"
 
 
 # Every fifth of the forms of attention has each pair of options.
@@ -317,24 +317,62 @@ def test_values_are_those_of_another_formula(name, seed, lead):
     np.testing.assert_allclose(op(*inputs)[0], VALUES[name](*inputs), rtol=1e-9, atol=1e-12)
 
 
-def test_a_gradient_where_a_row_is_read_twice_or_never():
-    """Ids that repeat, no ids, positions behind others, tokens before the last, relu at 0."""
-    rng = np.random.default_rng(0)
-    ids, w, x = np.array([[3, 0, 3], [3, 1, 0]]), np.arange(10.0).reshape(5, 2), ones((3, 4, 2))
-    dy = rng.standard_normal((2, 3, 2))
+@pytest.mark.parametrize("scale", [None, np.array([1.0, 0.5, 0.25, 0.1])])
+def test_rope_is_a_product_with_a_complex_number(scale):
+    x = np.random.default_rng(0).standard_normal((2, 3, 5, 8))
+    y, _ = F.rope(x, 100.0, 2, scale)
+    turned = (x[..., :4] + 1j * x[..., 4:]) * np.exp(
+        1j * np.arange(2, 7)[:, None] * 100.0 ** (-np.arange(4) / 4)
+        * (1 if scale is None else scale))
+    np.testing.assert_allclose(y, np.concatenate([turned.real, turned.imag], axis=-1))
+
+
+def test_lstm_equals_its_formula_number_by_number():
+    """Number by number, with no product of arrays."""
+    _, _, (x, w_ih, w_hh, b) = case("lstm", np.random.default_rng(0), (2, 5))
+    (B, T, C), D = x.shape, len(w_hh)
+    y, cache = F.lstm(x, w_ih, w_hh, b)
+    assert y.shape == (B, T, D) and not cache.cell[:, 0].any() and not cache.hidden[:, 0].any()
+    for n in range(B):
+        h, c = [0.0] * D, [0.0] * D
+        for t in range(T):
+            a = [b[k] + sum(x[n, t, j] * w_ih[j, k] for j in range(C))
+                 + sum(h[j] * w_hh[j, k] for j in range(D)) for k in range(4 * D)]
+            i, f, o = (scipy.special.expit(a[k * D:(k + 1) * D]) for k in (0, 1, 3))
+            c = [f[k] * c[k] + i[k] * math.tanh(a[2 * D + k]) for k in range(D)]
+            h = [o[k] * math.tanh(c[k]) for k in range(D)]
+            np.testing.assert_allclose(y[n, t], h, rtol=1e-10)
+
+
+def test_embedding_adds_up_the_gradients_of_ids_that_repeat():
+    """A row without ids has none."""
+    ids, w = np.array([[3, 0, 3], [3, 1, 0]]), np.arange(10.0).reshape(5, 2)
+    dy = np.random.default_rng(0).standard_normal((2, 3, 2))
     np.testing.assert_allclose(F.embedding_backward(dy, F.embedding(ids, w)[1]), np.einsum(
         "btv,btc->vc", np.eye(5)[ids], dy))
     y, cache = F.embedding(np.zeros((0, 3), int), w)
     assert y.shape == (0, 3, 2) and not F.embedding_backward(y, cache).any()
+
+
+def test_positions_begin_behind_the_tokens_before():
+    x, w = ones((3, 4, 2)), np.arange(10.0).reshape(5, 2)
     y, cache = F.positions(x, w, 1)
     np.testing.assert_array_equal(y, x + w[1:])
     np.testing.assert_array_equal(F.positions_backward(x, cache)[1], 3 * (np.arange(5) > 0)[
         :, None] * ones(2))
-    for n in range(1, 5):
-        y, cache = F.last_tokens(x, n)
-        np.testing.assert_array_equal(y, x[:, 4 - n:])
-        assert y.flags.c_contiguous
-        assert F.last_tokens_backward(y, cache)[0, :, 0].tolist() == (4 - n) * [0.0] + n * [1.0]
+
+
+@pytest.mark.parametrize("n", range(1, 5))
+def test_last_tokens_are_the_last_and_give_the_others_no_gradient(n):
+    x = np.arange(24.0).reshape(3, 4, 2)
+    y, cache = F.last_tokens(x, n)
+    np.testing.assert_array_equal(y, x[:, 4 - n:])
+    assert y.flags.c_contiguous
+    dx = F.last_tokens_backward(ones(y.shape), cache)
+    assert dx[0, :, 0].tolist() == (4 - n) * [0.0] + n * [1.0]
+
+
+def test_relu_has_no_gradient_at_0():
     y, cache = F.relu(np.array([-2.0, -1e-300, 0.0, 1e-300, 3.0]))
     np.testing.assert_array_equal(F.relu_backward(np.full(5, 7.0), cache), [0, 0, 0, 7, 7])
 

@@ -53,16 +53,17 @@ SIMPLE = {"gelu_new": F.gelu, "gelu_pytorch_tanh": F.gelu, "gelu": F.gelu_exact,
 def test_layers_are_their_operations(randomise, activation, causal):
     """A block is the composition that its docstring says, from functional's simple forms."""
     layer = randomise(block(6, 2, 0.2, dtype=np.float64, causal=causal, activation=activation))
+    layer.ln_1.eps, layer.ln_2.eps = 0.1, 0.3
     p = {n: q.data for n, q in layer.named_parameters()}
     x, g = rng(1).standard_normal((2, 5, 6)), rng(3)
 
-    def run(op, x, name):
-        return op(x, p[f"{name}.weight"], p[f"{name}.bias"])[0]
+    def run(op, x, name, *eps):
+        return op(x, p[f"{name}.weight"], p[f"{name}.bias"], *eps)[0]
 
-    qkv = np.split(run(F.linear, run(F.layer_norm, x, "ln_1"), "attn.c_attn"), 3, axis=-1)
+    qkv = np.split(run(F.linear, run(F.layer_norm, x, "ln_1", 0.1), "attn.c_attn"), 3, axis=-1)
     a, _ = F.attention(*(F.split_heads(part, 2) for part in qkv), 0.2, g, causal)
     y = x + F.dropout(run(F.linear, F.merge_heads(a), "attn.c_proj"), 0.2, g)[0]
-    m = SIMPLE[activation](run(F.linear, run(F.layer_norm, y, "ln_2"), "mlp.c_fc"))[0]
+    m = SIMPLE[activation](run(F.linear, run(F.layer_norm, y, "ln_2", 0.3), "mlp.c_fc"))[0]
     y = y + F.dropout(run(F.linear, m, "mlp.c_proj"), 0.2, g)[0]
     np.testing.assert_allclose(layer.forward(x, True, rng(3))[0], y, rtol=1e-12)
     assert gradcheck(Activation(activation), x)
