@@ -168,13 +168,14 @@ RUN = """async code => {
     return text; }""".replace("NOTEBOOK", NOTEBOOK)
 
 
-def test_a_file_of_ones_own_is_there_after_a_reload_and_a_check_of_an_endless_loop_ends(tab):
+def test_a_file_of_ones_own_is_there_after_a_reload_and_a_check_of_an_endless_loop_ends(
+        tab, address):
     page = tab(SPINE[1])
     page.evaluate(RUN, "%pip install -q minifpt\nimport minifpt\nminifpt.new('mine.py', lesson=1)")
     file = page.evaluate("() => window.jupyterapp.serviceManager.contents.get("
                          "'mine.py', {content: true})")
     assert "def linear(" in file["content"]               # text for the editor, not base64
-    page.reload()
+    page.goto(f"{address}?path={SPINE[1]}.ipynb")         # JupyterLab has shortened the address
     wait(page, "notebook.sessionContext.session?.kernel?.status === 'idle'", 240)
     assert "def linear(" in page.evaluate(RUN, "print(open('mine.py').read())")
     endless = """%pip install -q minifpt
