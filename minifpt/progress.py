@@ -11,8 +11,12 @@ if sys.platform == "emscripten":
 def progress_bar(*args, progress=True, **options):
     """Return a bar of tqdm, which writes to a terminal or a notebook and never to a pipe or file.
 
-    A notebook gets it on stdout, where it has no coloured box."""
-    in_notebook = type(sys.stdout).__module__ in ("ipykernel.iostream", "pyodide_kernel.display")
+    A notebook gets it on stdout, where it has no coloured box.  A browser's tab shows no bar inside
+    another, because its output cannot go up a line."""
+    module = type(sys.stdout).__module__
+    in_tab = module == "pyodide_kernel.display"
+    in_notebook = in_tab or module == "ipykernel.iostream"
     file = sys.stdout if in_notebook else sys.stderr
-    is_shown = progress and (in_notebook or (file is not None and file.isatty()))
+    is_shown = progress and (in_notebook or (file is not None and file.isatty())) and not (
+        in_tab and tqdm._instances)
     return tqdm(*args, file=file, disable=not is_shown, dynamic_ncols=not in_notebook, **options)

@@ -77,13 +77,16 @@ def test_a_bar_at_80_columns_shows_steps_loss_and_accuracy():
                      text.decode())
 
 
-def test_a_bar_in_a_notebook_is_on_stdout(monkeypatch, capfd):
-    Stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})
-    stream = Stream()
+@pytest.mark.parametrize("module, is_inner_shown", [("ipykernel.iostream", True),
+                                                    ("pyodide_kernel.display", False)])
+def test_a_bar_in_a_notebook_is_on_stdout(module, is_inner_shown, monkeypatch, capfd):
+    stream = type("OutStream", (io.StringIO,), {"__module__": module})()
     monkeypatch.setattr(sys, "stdout", stream)
-    for _ in progress.progress_bar(range(3), desc="x"):
-        pass
+    for _ in progress.progress_bar(range(3), desc="outer"):
+        for _ in progress.progress_bar(range(2), desc="inner"):
+            pass
     assert "3/3" in stream.getvalue() and capfd.readouterr().err == ""
+    assert ("inner" in stream.getvalue()) == is_inner_shown
 
 
 def test_ctrl_c_names_a_command_that_resumes(monkeypatch, capsys):
