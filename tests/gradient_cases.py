@@ -211,6 +211,10 @@ WRONG = {
         F.layer_norm_backward, 0, lambda g, dy, c: g + (dy * c.w).mean(-1, keepdims=True) * c.rstd),
         NORM), {}, ["x: 15 of 15", "differ by one number along axis 1"]),
     "softmax without the sum": ((F.softmax, lambda dy, c: c.y * dy, (X,)), {}, ["x: 12 of 12"]),
+    "nothing beside a large output": ((lambda x, w: (1e6 * x + 1e-4 * w, None), lambda dy, c: (
+        1e6 * dy, 0 * dy), (X, normal(3, 4))), {}, ["w: "]),
+    "a small gradient": ((lambda x: (1e-20 * x**3, x), lambda dy, x: 3e-20 * dy * x, (X,)), {},
+                         ["x: 12 of 12"]),
     "half of a residual": ((with_cache(lambda x: x + np.sin(x)), lambda dy, c: dy, (X,)), {},
                            ["x: 12 of 12"]),
     "a sum over the wrong axis": ((F.linear, changed(

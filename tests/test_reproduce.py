@@ -96,7 +96,7 @@ def test_the_command_lists_and_runs_tables(tiny, tmp_path, capsys):
 @pytest.mark.parametrize("argv, part", [
     (["tabel2"], "the table is 'tabel2', expected one of figure1,"),
     (["small", "--seeds", 0], "seeds must be a whole number, at least 1"),
-    (["small", "--rates", "-1"], "expected positive numbers"),
+    (["small", "--rates", "-1"], "expected a positive number"),
     (["table9"], "expected one of figure1")])
 def test_an_impossible_table_is_refused(tiny, tmp_path, fails, argv, part):
     assert part in fails("reproduce", *argv, "--out", tmp_path / "out")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from .. import tasks
-from ..checks import whole
+from ..checks import number, whole
 from ..files import nearest_folder, outputs, plots, read_json, save_text, to_json
 from ..files.runs import COLUMNS, DIVERGED, History, check_same, with_defaults
 from ..fpt import FPT
@@ -171,10 +171,10 @@ def check_numbers(seeds, validation_seeds, rates, arms):
     """Raise ``ValueError`` for numbers that a grid cannot have."""
     all_rates = [*rates, *(rate for arm in arms for rate in arm.rates)]
     whole("compare", "the number of seeds", len(seeds), 1, MAX_SEEDS)
-    for number in seeds:
-        whole("compare", "seed", number, 0, np.inf)
-    if any(not 0 < rate < np.inf for rate in all_rates):
-        raise ValueError(f"compare: learning rates {all_rates}, expected positive numbers")
+    for seed in seeds:
+        whole("compare", "seed", seed, 0, np.inf)
+    for rate in all_rates:
+        number("compare", "a learning rate", rate)
     if rates and {*seeds} & {*validation_seeds}:
         raise ValueError(f"compare: the seeds {validation_seeds[0]} to {validation_seeds[-1]} are "
                          "the validation seeds, expected others for the results")

@@ -134,8 +134,8 @@ def download(repo, revision=None, files=()):
     try:
         import huggingface_hub as hub
     except ImportError:
-        raise FileNotFoundError(f"'{repo}' is fetched with huggingface_hub: "
-                                "pip install huggingface_hub") from None
+        raise FileNotFoundError(f"'{repo}' is no folder here, and to fetch it from the "
+                                "hub needs: pip install huggingface_hub") from None
     try:
         return Path(hub.snapshot_download(repo, revision=revision, allow_patterns=[
             "config.json", *files, *FILES, "model-*.safetensors"]))

@@ -348,9 +348,10 @@ class _Check:
         """Compare all gradients at the inputs as they are; add to ``errors`` and ``notes``."""
         grads, errors = self.backward(self.forward()[1]), {}
         for name, grad in grads.items():
-            errors[name], size = (0.0, (), 0.0, 0.0), max(rms(grad), 1e-12)
+            errors[name], size = (0.0, (), 0.0, 0.0), max(rms(grad), 1e-200)
             self.known[name] = np.isfinite(grad) | (not self.has_gaps)
             grad[~self.known[name]] = 0.0                 # dy was 0, and 0 times nan is nan
+            self.hidden = 0.0
             for place, a, d, is_entry in self.places(name, grad, directions, elementwise, far):
                 error, n = self.compare(d, a, size, is_entry)
                 if far and (n is None or error <= 1e2 * self.tolerance):
@@ -361,6 +362,10 @@ class _Check:
                                      "the output, or compute it in float64")
                 if error > errors[name][0]:
                     errors[name] = error, place, float(a), float(n)
+            if self.hidden > 1e2 * self.tolerance and not (far or where):
+                self.notes.append(f"beside the output's rounding an error of {name} below "
+                                  f"{self.hidden:.0e} is not seen: subtract a constant from the "
+                                  "output")
         worst = sorted((name for name in errors if errors[name][0] > self.tolerance),
                        key=lambda name: -errors[name][0])
         faults = [Fault(self, name, grads) for name in worst[:MOST_FAULTS]]
@@ -576,8 +581,9 @@ class _Check:
         least = min(trials, default=(0.0,))[0]
         if least > 0.01 and size > 1e-6:
             return np.inf, None
-        # Every step counts for a gradient that is 0 but for rounding.
-        limit = np.inf if least > 0.01 else max(self.tolerance, 10 * least)
+        if least <= 0.01:
+            self.hidden = max(self.hidden, least)
+        limit = max(self.tolerance, 10 * least)
         return min((trial[1:] for trial in trials if trial[0] <= limit), default=(np.inf, np.nan))
 
 

@@ -42,7 +42,7 @@ class Fault:
             for i in self.entries])
         self.below, self.above = (here - below) / tiny, (above - here) / tiny
         self.a, self.n = grads[name].flat[self.entries], (beyond - far) / (2 * self.h)
-        self.size = max(rms(self.n), 1e-12)
+        self.size = max(rms(self.n), 1e-200)
         scale = np.maximum(np.maximum(abs(self.a), abs(self.n)), self.size)
         error = np.nan_to_num(abs(self.a - self.n) / scale, nan=np.inf)
         top = error >= 0.999 * error.max()                # not one of equals by its rounding
