@@ -1,7 +1,6 @@
 """What all tests share: reproducible hypothesis, arrays that refuse float64."""
 # ruff: noqa: E402
 
-import base64
 import functools
 import gc
 import importlib.util
@@ -58,12 +57,6 @@ def pytest_collection_finish():
     """Collect garbage among what the tests make, and not among all that was imported."""
     gc.freeze()
     gc.enable()
-
-
-def stored(steps, number):
-    """Return an array of a step page, by its number."""
-    a = steps.data["arrays"][number]
-    return np.frombuffer(base64.b64decode(a["data"]), a["dtype"]).reshape(a["shown"])
 
 
 def load_module(path):

@@ -5,6 +5,7 @@
 Everything in it comes from a :class:`minifpt.trace` of :func:`minifpt.training.step`.
 """
 
+import base64
 import copy
 import html
 import inspect
@@ -70,6 +71,11 @@ class Steps:
     def _repr_html_(self):
         return (f'<iframe srcdoc="{html.escape(self.html())}" width="100%" height="820" '
                 'style="border:0" title="One training step"></iframe>')
+
+    def array(self, number):
+        """Return an array of the file, by its number."""
+        a = self.data["arrays"][number]
+        return np.frombuffer(base64.b64decode(a["data"]), a["dtype"]).reshape(a["shown"])
 
 
 @single_threaded_blas
