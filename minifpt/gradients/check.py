@@ -14,7 +14,7 @@ from ..checks import arrays_in, brief, number, unchanged, whole
 from ..plugins import message
 from ..spelling import suggestion
 from . import nested
-from .diagnosis import Direction, Fault, at, index, rms, unit
+from .diagnosis import SMALLEST, Direction, Fault, at, index, rms, unit
 
 __tracebackhide__ = True                                  # pytest shows the caller's frames alone
 SETTINGS = {"names": None, "eps": 1e-5, "tolerance": 1e-6, "elementwise": 64, "directions": 8,
@@ -348,12 +348,13 @@ class _Check:
         """Compare all gradients at the inputs as they are; add to ``errors`` and ``notes``."""
         grads, errors = self.backward(self.forward()[1]), {}
         for name, grad in grads.items():
-            errors[name], size = (0.0, (), 0.0, 0.0), max(rms(grad), 1e-200)
+            errors[name], size = (0.0, (), 0.0, 0.0), max(rms(grad), SMALLEST)
             self.known[name] = np.isfinite(grad) | (not self.has_gaps)
             grad[~self.known[name]] = 0.0                 # dy was 0, and 0 times nan is nan
-            self.hidden = 0.0
+            hidden = 0.0
             for place, a, d, is_entry in self.places(name, grad, directions, elementwise, far):
-                error, n = self.compare(d, a, size, is_entry)
+                error, n, rounding = self.compare(d, a, size, is_entry)
+                hidden = max(hidden, rounding)
                 if far and (n is None or error <= 1e2 * self.tolerance):
                     continue                              # saturated slopes are mostly rounding
                 if n is None:
@@ -362,9 +363,9 @@ class _Check:
                                      "the output, or compute it in float64")
                 if error > errors[name][0]:
                     errors[name] = error, place, float(a), float(n)
-            if self.hidden > 1e2 * self.tolerance and not (far or where):
+            if hidden > 1e2 * self.tolerance and not (far or where):
                 self.notes.append(f"beside the output's rounding an error of {name} below "
-                                  f"{self.hidden:.0e} is not seen: subtract a constant from the "
+                                  f"{hidden:.0e} is not seen: subtract a constant from the "
                                   "output")
         worst = sorted((name for name in errors if errors[name][0] > self.tolerance),
                        key=lambda name: -errors[name][0])
@@ -559,7 +560,8 @@ class _Check:
             known, 2.0 * self.rng.integers(0, 2, known.size, np.int8) - 1.0, 0.0))
 
     def compare(self, d, a, size, is_entry):
-        """Return (relative error, numerical value) at the step that agrees best.
+        """Return (relative error, numerical value, relative rounding) at the step that agrees
+        best; the rounding is 0 where all is rounding.
 
         Those steps count at which rounding cannot hide an error of ``tolerance``, or else those
         with the least rounding, each up to its rounding.  Where that is more than a hundredth the
@@ -580,11 +582,11 @@ class _Check:
                 break
         least = min(trials, default=(0.0,))[0]
         if least > 0.01 and size > 1e-6:
-            return np.inf, None
-        if least <= 0.01:
-            self.hidden = max(self.hidden, least)
+            return np.inf, None, 0.0
         limit = max(self.tolerance, 10 * least)
-        return min((trial[1:] for trial in trials if trial[0] <= limit), default=(np.inf, np.nan))
+        error, n = min((trial[1:] for trial in trials if trial[0] <= limit),
+                       default=(np.inf, np.nan))
+        return error, n, least if least <= 0.01 else 0.0
 
 
 def _directions(kinks):

@@ -42,7 +42,7 @@ class Fault:
             for i in self.entries])
         self.below, self.above = (here - below) / tiny, (above - here) / tiny
         self.a, self.n = grads[name].flat[self.entries], (beyond - far) / (2 * self.h)
-        self.size = max(rms(self.n), 1e-200)
+        self.size = max(rms(self.n), SMALLEST)
         scale = np.maximum(np.maximum(abs(self.a), abs(self.n)), self.size)
         error = np.nan_to_num(abs(self.a - self.n) / scale, nan=np.inf)
         top = error >= 0.999 * error.max()                # not one of equals by its rounding
@@ -219,6 +219,9 @@ class Terms:
                 if length > 2 and np.allclose(factor * a, rest, 1e-4, 1e-4 * abs(rest).max()):
                     return (f"they differ by {name} times one number along axis {k}: a sum or mean "
                             "over it is wrong")
+
+
+SMALLEST = 1e-200                                         # of what an error is divided by
 
 
 def rms(a):
