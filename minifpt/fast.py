@@ -25,7 +25,7 @@ import numpy as np
 
 from . import functional as F
 from .guards import RUN, bare, checked_form, same_shape
-from .machine import run_in_threads
+from .machine import IN_BROWSER, run_in_threads
 
 # The switch, which says what form of an operation runs:
 #
@@ -138,7 +138,7 @@ def product_by_scipy(a, b, offset=None):
     return y if offset is None else y + offset
 
 
-if sys.platform == "emscripten":
+if IN_BROWSER:
     product = product_by_scipy
 
 

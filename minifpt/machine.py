@@ -5,6 +5,7 @@ the C library keeps.
 import ctypes
 import math
 import os
+import sys
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -14,6 +15,8 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+
+IN_BROWSER = sys.platform == "emscripten"               # a tab has no threads, NumPy there no BLAS
 
 
 @cache

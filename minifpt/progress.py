@@ -4,8 +4,10 @@ import sys
 
 from tqdm import tqdm
 
-if sys.platform == "emscripten":
-    tqdm.monitor_interval = 0                             # a browser has no threads
+from .machine import IN_BROWSER
+
+if IN_BROWSER:
+    tqdm.monitor_interval = 0                             # it would need a thread
 
 
 def progress_bar(*args, progress=True, **options):

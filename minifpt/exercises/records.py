@@ -10,7 +10,6 @@ import functools
 import inspect
 import json
 import os
-import sys
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -19,9 +18,9 @@ import numpy as np
 
 from ..files import save_text
 from ..fpt import FPT, Recipe
+from ..machine import IN_BROWSER
 from .lesson import lessons_folder
 
-IN_BROWSER = sys.platform == "emscripten"
 RUNS = Counter()                                          # {lesson: calls that have run}
 
 
