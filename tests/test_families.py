@@ -314,7 +314,8 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_f
     ("gpt_neox", {"rope_parameters": {"rope_type": "linear"}}, "rope_type is 'linear'"),
     ("gpt_neox", {"rope_parameters": {"partial_rotary_factor": "x"}}, "rope_share"),
     ("gpt_neox", {"hidden_dropout": 0.2}, "one dropout"), ("gpt_neox", {"head_dim": 2}, "head_dim"),
-    *[("gpt_neox", {"rope_parameters": None, key: 0.75, **old}, f"{key} is 0.75, and rotary_.*make them equal")
+    *[("gpt_neox", {"rope_parameters": None, key: 0.75, **old},
+       f"{key} is 0.75, and rotary_.*make them equal")
       for key in ("rope_theta", "partial_rotary_factor")
       for old in ({}, {"rotary_pct": 0.5, "rotary_emb_base": 50.0})],
     *[(name, {key: 4}, f"is .*, and {key}, as Transformers calls it, 4: make them equal")
@@ -344,7 +345,7 @@ def test_other_fields_of_the_rotary_angles_are_not_the_model_s(tmp_path):
 def test_the_old_names_of_pythia_s_files_are_read(tmp_path):
     lm = trunks.NeoXLM(config("gpt_neox", rope_base=50.0), seed=2)
     lm.save(tmp_path / "a")
-    change(tmp_path / "a", {"rope_parameters": None, "rope_theta": 50.0})     # as version 4 wrote it
+    change(tmp_path / "a", {"rope_parameters": None, "rope_theta": 50.0})  # as version 4 wrote it
     change_tensors(tmp_path / "a", lambda tensors: {
         name.replace("lm_head", "embed_out"): array for name, array in tensors.items()} | {
             f"gpt_neox.layers.{i}.attention.{name}": np.ones(3, np.float32)
