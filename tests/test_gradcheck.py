@@ -521,7 +521,7 @@ def test_no_right_entry_is_named_where_small_errors_add_up():
     report = gradcheck(lambda x, w: (x @ w, (x, w)), lambda dy, c: (dy @ c[1].T, c[0].T @ dy * (
         1 + 1e-7 * rng.standard_normal(c[1].shape))), normal(2, 90), normal(90, 90), far=None)
     assert not report and report.worst[1].startswith("direction ")
-    assert re.search(r"w: none of \d+ sampled entries .it has 8,100. is wrong by itself", str(report))
+    assert re.search(r"w: none of \d+ sampled .* .it has 8,100. is wrong by itself", str(report))
 
 
 # ------------------------------------------------------------ nested, complex and random inputs
