@@ -59,10 +59,9 @@ learned = Learned()"""}),
         "The aligned start has one seed here instead of five. ", {
             'in tqdm(range(5), desc="120': 'in tqdm(range(1), desc="120',
             "at step, five seeds": "at step, one seed"})}
-NOTE = """**In the browser.** The next cell installs the library, and the one after it loads NumPy
-and the others: half a minute together. {budget}Run cell after cell with Shift and
-Enter. These two need the network, the others do not. A training takes about ten times as long as on
-a desktop.
+NOTE = """**In the browser.** The next two cells install the library and load NumPy and the
+others. They take half a minute and need the network; the cells after them do not. {budget}Run cell
+after cell with Shift and Enter. A training takes about ten times as long as on a desktop.
 
 - Notebooks and your `mine.py` are in the list on the left. They stay in this browser's storage,
 from which a right click downloads them. If that is full, a cell that writes a file does not end.
