@@ -66,7 +66,8 @@ after cell with Shift and Enter. A training takes about ten times as long as on 
 - Notebooks and your `mine.py` are in the list on the left. They stay in this browser's storage,
 from which a right click downloads them. If that is full, a cell that writes a file does not end.
 - The stop button has no effect: only a restart of the kernel ends a cell (menu *Kernel*). A restart
-or a reload of the page loses what the cells have computed.
+or a reload of the page loses what the cells have computed; after a reload, open the lesson again
+from the list.
 - There is no terminal: where a lesson says `minifpt new`, a cell has `minifpt.new`. Runs in several
 processes are missing."""
 ONE_RUN = "Of the long runs only the first is computed here, with a bar; "
