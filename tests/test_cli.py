@@ -104,6 +104,7 @@ def config_of(folder):
 TRAIN = "train bit-xor --model random --steps 3 --batch-size 2 "
 
 OWN = """
+import numpy as np
 from minifpt import GPT2, GPT2Config
 from minifpt.tasks import BitXOR
 
@@ -111,10 +112,12 @@ class Noisy(BitXOR):
     name = "noisy"
 
     def __init__(self, n=2, noise=0.0, steps=3, model="m", hard=False, task=1, at_most: int = None,
-                 hardest: "bool | None" = None):
+                 hardest: "bool | None" = None, sizes=(2, 3), words: "list | None" = ["a"],
+                 share=np.float64(0.5), table={}):
         super().__init__(n)
         self.options = {"n": n, "noise": noise, "steps": steps, "model": model, "hard": hard,
-                        "task": task, "at_most": at_most}
+                        "task": task, "at_most": at_most, "sizes": sizes, "words": words,
+                        "share": share}
 
 def needy(share):
     return Noisy(noise=share)
@@ -127,7 +130,8 @@ def trunk(seed=0, dropout=0.0):
 @pytest.mark.parametrize("option, text, value", [
     ("n", "7", 7), ("noise", "1e-3", 1e-3), ("noise", "2", 2.0), ("hard", "true", True),
     ("hard", "False", False), ("model", "7", "7"), ("at_most", "9", 9), ("n", 7, 7),
-    ("hard", True, True)])
+    ("hard", True, True), ("sizes", "7", (7,)), ("sizes", "7,8,9", (7, 8, 9)),
+    ("sizes", [7, 8], (7, 8)), ("words", "x,7", ["x", "7"]), ("share", "1", np.float64(1))])
 def test_options_are_read_as_what_their_defaults_are(own, option, text, value):
     task = tasks.get("mine.py:Noisy", **{option: text})
     assert task.options[option] == value and type(task.options[option]) is type(value)
@@ -214,6 +218,8 @@ REFUSED = [                                               # rows that differ in 
     # a misspelt word
     ("trian", "no command 'trian' (did you mean 'train'?) (see minifpt --help)"),
     ("xyzzy", "no command 'xyzzy' (see minifpt --help)"),
+    ("--versoin", "unrecognized arguments: --versoin (did you mean '--version'?) (see minifpt --"),
+    ("train --versoin", "arguments: --versoin (did you mean 'minifpt --version'?)"),
     ("bit-xor", "no command 'bit-xor' (did you mean 'train bit-xor'?)"),
     ("train bitxor", "no task 'bitxor' (did you mean 'bit-xor'?)"),
     ("reproduce table1 --task bit-xor", "(did you mean '--tasks'?)"),
@@ -269,10 +275,13 @@ REFUSED = [                                               # rows that differ in 
     ("train mine.py:Noisy --task-steps 1.5", "steps must be a whole number, got '1.5'"),
     ("train mine.py:Noisy --hardest 1", "hardest must be true or false, got '1'"),
     ("train mine.py:Noisy --at-most few", "at_most must be a whole number, got 'few'"),
+    ("train mine.py:Noisy --sizes 3,x", "sizes must be a whole number, got 'x'"),
+    ("train mine.py:Noisy --table x", "table must be of the kind dict, got 'x'"),
     ("train mine.py:Noisy --bits 3", "mine.py:Noisy has no option 'bits': its options are n, no"),
     ("train bit-xor --task-steps 9", "--task-steps"),
     ("train mine.py:needy", "mine.py:needy needs the option 'share'"),
     ("train mine.py:noisy", "no function or class 'noisy' (did you mean 'Noisy'?)"),
+    ("train mine.py:Niosy", "no function or class 'Niosy' (did you mean 'Noisy'?)"),
     ("train mine.py:trunk --model random", "mine.py:trunk is not a task: it has no 'name'"),
     ("compare mine.py:Noisy mine.py:needy --models random --share 1", "two tasks have one name"),
     # a text

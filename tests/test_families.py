@@ -303,8 +303,8 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_f
     *[("bert", {"model_type": kind}, f"model_type is {kind}, expected one of bert, .*llama".replace(
         "mamba", "'mamba'")) for kind in ("mamba", None)],
     ("bert", {"model_type": ["bert"]}, "model_type is"),
-    ("bert", {"model_type": "gpt2"}, "n_layer must be a whole number"),
-    ("bert", {"model_type": "t5", "d_kv": 8}, "num_layers must be a whole number"),
+    ("bert", {"model_type": "gpt2"}, "lacks 'ln_f.weight'"),
+    ("bert", {"model_type": "t5", "d_kv": 8}, "d_ff must be a whole number"),
     ("longformer", {"attention_window": None}, "attention_window is null"),
     *[("longformer", {"attention_window": windows}, f"{len(windows)} windows, expected one for")
       for windows in ([4, 6, 8], [])],
@@ -313,7 +313,13 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_f
     ("gpt_neox", {"attention_bias": False}, "attention_bias is False"),
     ("gpt_neox", {"rope_parameters": {"rope_type": "linear"}}, "rope_type is 'linear'"),
     ("gpt_neox", {"rope_parameters": {"partial_rotary_factor": "x"}}, "rope_share"),
-    ("gpt_neox", {"hidden_dropout": 0.2}, "one dropout"),
+    ("gpt_neox", {"hidden_dropout": 0.2}, "one dropout"), ("gpt_neox", {"head_dim": 2}, "head_dim"),
+    *[("gpt_neox", {"rope_parameters": None, key: 0.75, **old},
+       f"{key} is 0.75, and rotary_.*make them equal")
+      for key in ("rope_theta", "partial_rotary_factor")
+      for old in ({}, {"rotary_pct": 0.5, "rotary_emb_base": 50.0})],
+    *[(name, {key: 4}, f"is .*, and {key}, as Transformers calls it, 4: make them equal")
+      for name in ("gpt2", "t5", "umt5") for key in ("hidden_size", "num_attention_heads")],
     *[("t5", {"d_kv": value}, "d_kv must be a whole number") for value in (None, "3", 0)],
     ("t5", {"d_kv": 10 ** 9}, "'h.0.attn.c_attn.weight' has shape"),
     ("t5", {"num_heads": 10 ** 9}, "'relative.weight' has shape"),
@@ -339,7 +345,7 @@ def test_other_fields_of_the_rotary_angles_are_not_the_model_s(tmp_path):
 def test_the_old_names_of_pythia_s_files_are_read(tmp_path):
     lm = trunks.NeoXLM(config("gpt_neox", rope_base=50.0), seed=2)
     lm.save(tmp_path / "a")
-    change(tmp_path / "a", {"rope_parameters": None})     # rotary_pct and rotary_emb_base stay
+    change(tmp_path / "a", {"rope_parameters": None, "rope_theta": 50.0})  # as version 4 wrote it
     change_tensors(tmp_path / "a", lambda tensors: {
         name.replace("lm_head", "embed_out"): array for name, array in tensors.items()} | {
             f"gpt_neox.layers.{i}.attention.{name}": np.ones(3, np.float32)

@@ -516,6 +516,14 @@ def test_the_search_in_a_large_input_has_a_limit_that_the_report_names(work, mos
                      "times", str(report))
 
 
+def test_no_right_entry_is_named_where_small_errors_add_up():
+    rng = np.random.default_rng(0)
+    report = gradcheck(lambda x, w: (x @ w, (x, w)), lambda dy, c: (dy @ c[1].T, c[0].T @ dy * (
+        1 + 1e-7 * rng.standard_normal(c[1].shape))), normal(2, 90), normal(90, 90), far=None)
+    assert not report and report.worst[1].startswith("direction ")
+    assert re.search(r"w: none of \d+ sampled .* .it has 8,100. is wrong by itself", str(report))
+
+
 # ------------------------------------------------------------ nested, complex and random inputs
 
 
@@ -553,6 +561,12 @@ def test_parameters_in_dicts_and_lists_are_one_input():
     assert gradcheck(mlp, changed(out=None), X, PARAMS, need=(True, False)).unchecked == ()
     with pytest.raises(AssertionError, match=r"no gradient of params\['scale'\]"):
         minifpt.assert_gradients(mlp, changed(scale=None), X, PARAMS)
+    for name, is_used in (("scale", True), ("other", False)):        # a key that is missing is 0
+        report = gradcheck(mlp, lambda dy, cache, name=name: (lambda dx, grads: (dx, {
+            key: g for key, g in grads.items() if key != name}))(*mlp_backward(dy, cache)),
+            X, PARAMS | {"other": Y})
+        assert bool(report) != is_used and report.unchecked == ()
+        assert ("params['scale']: 1 of 1 entries wrong" in str(report)) == is_used
     with refused(r"gradient of params\['bias'\] is 0, expected what the input params is"):
         gradcheck(mlp, changed(bias=0), X, PARAMS)
     with refused(r"gradient of params\['in'\] is .*expected what the input params is"):
@@ -682,6 +696,15 @@ DIAGNOSES = {
                      "they lack the term dy"),
     "dy times an input": ((with_cache(lambda x, y: x * y + np.sin(x)), lambda dy, c: (
         dy * np.cos(c[0]), dy * c[0]), (X, Y)), r"x: .* they lack the term dy \* y"),
+    "a norm's factor": ((F.rms_norm, changed(F.rms_norm_backward, 0, lambda g, dy, c: g / c.rstd), (
+        normal(5, 4), normal(4))), "they lack the factor cache.rstd"),
+    "a norm's term": ((F.rms_norm, changed(
+        F.rms_norm_backward, 0, lambda g, dy, c: dy * c.w * c.rstd), (normal(5, 4), normal(4))),
+        "differ by x times one number along axis 1: a sum or mean over it is wrong"),
+    "softmax's factor": ((F.softmax, lambda dy, c: dy - (dy * c.y).sum(-1, keepdims=True), (X,)),
+                         "they lack the factor cache.y"),
+    "a factor twice": ((F.softmax, lambda dy, c: F.softmax_backward(dy, c) * c.y, (X,)),
+                       "they have the factor cache.y, and should not, or once less"),
     "the variance": ((batch_norm, functools.partial(batch_norm_backward, variance=False), (
         normal(6, 3), *LINEAR[1][:2, :3])),
         r"differ by cache\[0\] times one number along axis 0: a sum or mean over it is wrong"),
@@ -727,6 +750,13 @@ def test_attention_is_checked_with_shared_heads_of_keys(monkeypatch):
     monkeypatch.setattr(F, "sum_heads", lambda dx, n_group: dx.reshape(
         len(dx), -1, n_group, *dx.shape[2:]).sum(axis=1))
     assert not examples.check("attention")
+
+
+def test_the_gradient_of_attention_s_bias_is_checked(monkeypatch):
+    right = F.attention_backward
+    monkeypatch.setattr(F, "attention_backward", lambda dy, cache: [
+        2 * grad if np.ndim(grad) == 3 else grad for grad in right(dy, cache)])
+    assert "bias" in examples.check("attention").worst[0]
 
 
 def test_operations_of_the_library_pass_with_any_seed():

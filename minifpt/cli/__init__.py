@@ -55,7 +55,8 @@ def main(argv=None):
             if unknown:
                 args.parser.error(f"unrecognized arguments: {' '.join(unknown)}"
                                   + suggestion(unknown[0].partition("=")[0],
-                                               args.parser._option_string_actions))
+                                               args.parser._option_string_actions,
+                                               {"version": "minifpt --version"}))
             status = args.run(args) or 0
             sys.stdout.flush()
             return status
@@ -64,6 +65,8 @@ def main(argv=None):
         return 1
     except (ValueError, OSError, MemoryError) as e:
         message = " ".join(str(e).split())
+        if getattr(e, "strerror", None) and e.filename is not None:
+            message = f"{e.filename}: {e.strerror}"
         if isinstance(e, MemoryError):
             message = f"not enough memory: {message}"
         if "--traceback" in argv:
@@ -112,6 +115,10 @@ def parser(argv=()):
                                   help=argparse.SUPPRESS)
     command = next((word for word in argv if not word.startswith("-")), None)
     if command is None:
+        flags = top._option_string_actions
+        for word in argv:
+            if not any(flag.startswith(word) for flag in flags):
+                top.error(f"unrecognized arguments: {word}{suggestion(word, flags)}")
         return top
     if command not in COMMANDS:
         from ..tasks import TASKS

@@ -131,6 +131,11 @@ def read_config(raw, path, dropout=None):
     rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
     if not isinstance(rope, dict):
         raise ValueError(f"{path}: rope_parameters is {brief(rope)}, expected an object")
+    for old, new in family.old.items():                   # one setting by two names
+        read = raw.get(old, family.defaults[new] if new in ROTARY else raw.get(new))
+        if new in raw.keys() - {*rope} and raw[new] != read:
+            raise ValueError(f"{path}: {new} is {brief(raw[new])}, and {old}, as Transformers "
+                             f"calls it, {brief(read)}: make them equal")
     raw = family.defaults | {family.old.get(key, key): value for key, value in raw.items()} | {
         key: rope[key] for key in ROTARY if key in rope}
     settings = {"model_type": raw["model_type"]} | family.constants | {

@@ -21,7 +21,8 @@ class Direction(NamedTuple):
 
 class Fault:
     """A wrong gradient ``a`` beside central differences ``n``, entry by entry; ``worst`` is the
-    worst entry's (index, analytical, numerical value)."""
+    worst entry's (index, analytical, numerical value).  ``is_small`` says that it is right, and
+    only a direction of all entries is wrong."""
 
     @np.errstate(all="ignore")
     def __init__(self, check, name, grads):
@@ -46,6 +47,7 @@ class Fault:
         scale = np.maximum(np.maximum(abs(self.a), abs(self.n)), self.size)
         error = np.nan_to_num(abs(self.a - self.n) / scale, nan=np.inf)
         top = error >= 0.999 * error.max()                # not one of equals by its rounding
+        self.is_small = len(error) < self.x.size and error.max() <= 3 * check.tolerance
         self.is_wrong = (error > 3 * check.tolerance) | top
         i = int(np.where(top, abs(self.a - self.n), -1.0).argmax())
         self.worst = index(self.x, self.entries[i]), float(self.a[i]), float(self.n[i])
@@ -74,12 +76,16 @@ class Fault:
         (place, a, n), total = self.worst, f"{len(self.entries)} entries wrong"
         if len(self.entries) < self.x.size:
             total = f"{len(self.entries)} sampled entries wrong (it has {self.x.size:,})"
+        if self.is_small:
+            return (f"{self.name}: none of {len(self.entries)} sampled entries (it has "
+                    f"{self.x.size:,}) is wrong by itself, but along a direction of all entries "
+                    "their errors add up, as those of float32 do")
         kinds = [self.kind(), self.place(), self.kink()] if np.isfinite(
             [self.a, self.n]).all() else [
                 self.check.failure if np.isfinite(a) else "the backward pass is not finite there"]
         return "; ".join(filter(None, [
             f"{self.name}: {self.is_wrong.sum()} of {total}, the worst {at(self.name, place)}"
-            + (f", ratio {a / n:.6g}" if n else ""), *kinds]))
+            + (f", ratio {a / n:.7g}" if n else ""), *kinds]))
 
     def kink(self):
         """Return text on the first kink among wrong entries."""
@@ -97,7 +103,7 @@ class Fault:
         i = int(np.where(is_wrong, abs(self.n), -1.0).argmax())
         ratio = self.a[i] / self.n[i] if self.n[i] else np.nan
         forms = {"they have the wrong sign": -grad,
-                 f"they are {ratio:.6g} times what they should be": grad / ratio,
+                 f"they are {ratio:.7g} times what they should be": grad / ratio,
                  "it is transposed": grad.T,
                  **{f"it is reversed along axis {k}": np.flip(grad, k) for k in range(grad.ndim)},
                  **{f"it is the gradient of {name}, so the order is wrong": other
@@ -127,6 +133,10 @@ class Fault:
             return f"they are {a}, and should be {n}"
         if n or lack:
             return f"they should be {n}" if n else f"they lack the term {lack}"
+        if terms and (name := terms.factor(self.a, self.n)):
+            return f"they lack the factor {name}"
+        if terms and (name := terms.factor(self.n, self.a)):
+            return f"they have the factor {name}, and should not, or once less"
         if a:
             return f"they are {a}: a term or a factor is missing"
         if is_whole and terms and (text := terms.sum_along(rest.reshape(grad.shape))):
@@ -210,6 +220,14 @@ class Terms:
             factor = term @ values / (term @ term)
             if factor and np.allclose(factor * term, values, 1e-4, 1e-5 * self.fault.size):
                 return text if abs(factor - 1) < 1e-4 else f"{factor:.4g} * {text}"
+
+    def factor(self, values, product):
+        """Return the name of what makes some values a product, at the wrong entries."""
+        for name, a in self.factors.items():
+            with suppress(ValueError):                    # of shapes that do not fit
+                a = np.broadcast_to(a, self.shape).flat[self.fault.entries]
+                if np.allclose(a * values, product, 1e-4, 1e-5 * self.fault.size):
+                    return name
 
     def sum_along(self, rest):
         """Return text if ``rest`` is one of the factors times one number along an axis."""

@@ -50,19 +50,22 @@ def fresh(options):
 
 
 def pairs(op, rng, module=F):
-    """Yield (forward pass, backward pass, inputs) for each example of a module's operation, as
-    :func:`minifpt.gradcheck` takes them; of attention also with shared heads of keys."""
+    """Yield (forward pass, backward pass, inputs, their names) for each example of a module's
+    operation; of attention also with shared heads of keys, and with a bias on the scores."""
     forward, backward = getattr(module, op), getattr(module, f"{op}_backward")
     calls, n = examples(op, rng), rng.standard_normal
+    names = [*inspect.signature(getattr(F, op)).parameters]
     if op == "attention":                                 # ``examples`` are a reader's first tests
-        calls.append(((n((2, 4, 3, 2)), n((2, 2, 3, 2)), n((2, 2, 3, 2))), {}))
-    for inputs, options in calls:
-        yield lambda *x, o=options: forward(*x, **fresh(o)), backward, inputs
+        q, k, v = n((2, 4, 3, 2)), n((2, 2, 3, 2)), n((2, 2, 3, 2))
+        calls += [((q, k, v), {}), ((q, k, v, n((4, 3, 3))), {}, "q", "k", "v", "bias")]
+    for inputs, options, *given in calls:
+        given = given or names[:len(inputs)]
+        yield (lambda *x, given=given, options=options: forward(
+            **dict(zip(given, x, strict=True)), **fresh(options)), backward, inputs, given)
 
 
 def check(op, seed=0):
     """Return the worst :class:`minifpt.gradients.GradcheckReport` of an operation's examples."""
-    names = list(inspect.signature(vars(F)[op]).parameters)
-    return max((gradcheck(*pair, names=names[:len(pair[2])], seed=seed)
-                for pair in pairs(op, np.random.default_rng(seed))),
+    return max((gradcheck(*pair, names=names, seed=seed)
+                for *pair, names in pairs(op, np.random.default_rng(seed))),
                key=lambda report: (not report, report.max_relative_error))

@@ -39,15 +39,18 @@ def rebuilt(value, arrays):
 
 
 def gradients(name, value, grad):
-    """Return the gradient of every real array in a value; a missing one is ``None``."""
-    places = [place for place, _ in leaves(name, value)]
+    """Return the gradient of every real array in a value: that of a missing key is 0, as it is of a
+    parameter that is not used; ``None`` is not checked."""
+    places = dict(leaves(name, value))
     if items(value) is None or grad is None:
         return [grad for _ in places]
-    grads = {place: part for place, part in leaves(name, grad) if part is not None}
-    for place in [place for place in grads if place not in places]:
+    grads = dict(leaves(name, grad))
+    left_out = tuple(place for place, part in grads.items() if part is None)
+    for place in [place for place in grads if place not in {*places, *left_out}]:
         raise ValueError(f"gradcheck: the gradient of {place} is {brief(grads[place])}, expected "
                          f"what the input {name} is, {brief(value)}")
-    return [grads.get(place) for place in places]
+    return [None if place.startswith(left_out) else grads.get(place, np.zeros_like(part))
+            for place, part in places.items()]
 
 
 def flat(op, op_backward, inputs):

@@ -7,6 +7,7 @@ See :class:`Task` for their methods and attributes.
 """
 
 import inspect
+import types
 import typing
 from contextlib import suppress
 from typing import Any
@@ -32,6 +33,8 @@ from .text import Masked, Text, Typos
 # All classes above with a label.  ``Masked`` has none: only trunks are pretrained on it.
 TASKS = {task.name: task for task in [*globals().values()]
          if isinstance(task, type) and vars(task).get("label")}
+
+UNIONS = typing.Union, types.UnionType
 
 
 def names():
@@ -87,15 +90,26 @@ def make(function, name, options):
 
 
 def read_option(label, value, parameter):
-    """Return an option's value; a text is converted to the type of its annotation or default."""
-    kinds = typing.get_args(parameter.annotation) or (parameter.annotation,)    # of bool | None
-    kind = next((k for k in (str, bool, float, int) if k in kinds), type(parameter.default))
-    if not isinstance(value, str) or kind not in (bool, int, float):
+    """Return an option's value.  A text is converted to the type of its annotation or default, the
+    parts of a text between commas to that of the first entry of a default tuple or list; where
+    there is neither, and where the default is ``None``, it stays a text."""
+    hint, default = parameter.annotation, parameter.default
+    kinds = typing.get_args(hint) if typing.get_origin(hint) in UNIONS else (hint,)  # bool | None
+    kind = next((k for k in (str, bool, float, int) if k in kinds), type(default))
+    if isinstance(value, list) and kind is tuple:         # from a run's config.json
+        return tuple(value)
+    if not isinstance(value, str) or kind in (str, type, type(None)):
         return value
     try:
+        if isinstance(default, (tuple, list)):
+            entry = inspect.Parameter("entry", parameter.kind, default=[*default, ""][0])
+            return kind(read_option(label, part, entry) for part in value.split(","))
         return {"true": True, "false": False}[value.lower()] if kind is bool else kind(value)
-    except (ValueError, KeyError):
-        expected = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
+    except (ValueError, KeyError, TypeError) as e:
+        if str(e).startswith(label):                      # of an entry
+            raise
+        expected = {bool: "true or false", int: "a whole number", float: "a number"}.get(
+            kind, f"of the kind {kind.__name__}")
         raise ValueError(f"{label} must be {expected}, got '{value}'") from None
 
 

@@ -309,6 +309,8 @@ VIT = BERT._replace(
 T5 = Family(
     "T5", "t5", EncoderConfig, Encoder, LanguageModel, "T5EncoderModel", name="t5",
     prefix="transformer.", block="encoder.block",
+    old={"num_hidden_layers": "num_layers", "num_attention_heads": "num_heads",
+         "hidden_size": "d_model", "head_dim": "d_kv"},
     settings={"n_layer": "num_layers", "n_head": "num_heads", "n_embd": "d_model",
               "n_inner": "d_ff", "head_dim": "d_kv", "vocab_size": "vocab_size",
               "layer_norm_epsilon": "layer_norm_epsilon",

@@ -1,6 +1,6 @@
 """How Transformers writes a GPT-2, which :mod:`minifpt.gpt2` computes."""
 
-from ..files.families import Family
+from ..files.families import SIZES, Family
 from ..gpt2 import GPT2, GPT2Config, LanguageModel
 
 
@@ -23,6 +23,7 @@ FAMILY = Family(
         "n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "layer_norm_epsilon",
         "activation_function", "initializer_range")},
     constants={"first_row": 0},
+    old={theirs: ours for ours, theirs in SIZES.items() if ours not in ("n_inner", "vocab_size")},
     defaults={"layer_norm_epsilon": 1e-5, "activation_function": "gelu_new",
               "initializer_range": 0.02, "tie_word_embeddings": True,
               "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1},

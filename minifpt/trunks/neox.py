@@ -120,7 +120,8 @@ FAMILY = Family(
         "attn.c_attn": ("attention.query_key_value",), "attn.c_proj": ("attention.dense",),
         "mlp.c_fc": ("mlp.dense_h_to_4h",), "mlp.c_proj": ("mlp.dense_4h_to_h",)},
     fixed=lambda settings: {"attention_bias": (True,), "rope_type": (None, "default"),
-                            "type": (None, "default")},
+                            "type": (None, "default"),
+                            "head_dim": (None, settings["n_embd"] // settings["n_head"])},
     others=lambda config: {
         "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_base,
                             "partial_rotary_factor": config.rope_share},
