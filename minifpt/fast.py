@@ -41,16 +41,20 @@ ops = OPS.get                                             # called some 150 time
 def run_by(run):
     """Let layers run the operations of ``functional`` within the ``with``.  ``run(operation)``
     returns the function that runs in the place of an operation, or of an activation of the user's
-    own.  Other threads run as before."""
+    own.  Other threads run as before.  Of several that are open, any may end first."""
     def run_simple(function):
         is_form = function.__module__ in (F.__name__, __name__)       # of one of functional
         return run(vars(F)[function.__name__] if is_form else function)
-    ops_before, run_before = OPS.set(F), RUN.set(run_simple)
+    run_simple.outer, run_simple.is_open = RUN.get(), True
+    OPS.set(F)
+    RUN.set(run_simple)
     try:
         yield
     finally:
-        RUN.reset(run_before)
-        OPS.reset(ops_before)
+        run_simple.is_open = False
+        while not getattr(innermost := RUN.get(), "is_open", True):
+            RUN.set(innermost.outer)                      # also of those that ended before this one
+        OPS.set(F if hasattr(innermost, "is_open") else sys.modules[__name__])
 
 
 def standing_in(functions):
@@ -216,6 +220,11 @@ def unembedding_backward(dy, cache):
     dx = product(dy.reshape(-1, V), w).reshape(*dy.shape[:-1], C) if need[0] else None
     dw = product(dy.reshape(-1, V).T, x.reshape(-1, C)) if need[1] else None
     return dx, dw
+
+
+if IN_BROWSER:                      # the checked operations, which a trace runs, take SciPy's, too
+    for operation in (linear, linear_backward, unembedding, unembedding_backward):
+        vars(F)[operation.__name__].checked.__wrapped__ = operation
 
 
 def embedding_backward(dy, cache):

@@ -60,7 +60,8 @@ class Tests:
 
 class Callback:
     """Call the user's function, which ends the run where it returns ``False``.  A learning rate
-    that it gives the optimizer is that of the following steps, times the schedule."""
+    that it gives the optimizer is that of the following steps, times the schedule.  Raises
+    ``ValueError`` if other parameters are trainable than before."""
 
     def __init__(self, function):
         self.function = function
@@ -69,6 +70,10 @@ class Callback:
         before = run.optimizer.lr
         answer = self.function(run)
         run.is_ended = isinstance(answer, (bool, np.bool_)) and not answer
+        trainable = [p for p in run.model.parameters() if p.trainable]
+        if [*map(id, trainable)] != [*map(id, run.optimizer.parameters)]:
+            raise ValueError("train: the callback froze, thawed or replaced a parameter, expected "
+                             "the same ones in the whole run: end it, and start another")
         if run.optimizer.lr != before:
             run.lr = run.optimizer.lr * (run.lr / before if before else 1)
 

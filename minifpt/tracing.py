@@ -213,6 +213,8 @@ class Trace:
         """Return what runs in the place of an operation, or of an activation: a function that
         records, unless it is of neither kind."""
         run = self._outer_run(function)
+        if self._root is None:                            # it ended before a trace inside it
+            return run
         op, back = next(((op, each is pair[1]) for op, pair in named_pairs() for each in pair
                          if each is function), ("", False))
         if not op:
@@ -489,11 +491,11 @@ def trace(model: layers.Layer, change: dict | None = None) -> Iterator[Trace]:
         with watched_methods.lock:                        # another thread may open one, too
             for _, layer, _ in t._layers.values():
                 watch(layer)
-        before = TRACE.set(t)
+        TRACE.set(t)
         try:
             yield t
             t._check(model)
         finally:
-            TRACE.reset(before)
             t._layers, t._root, t._running = {}, None, None
-            t._outer = t._outer_run = None
+            while (innermost := TRACE.get()) and innermost._root is None:
+                TRACE.set(innermost._outer)               # also of those that ended before this one

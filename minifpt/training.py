@@ -245,9 +245,10 @@ def train(model: Layer, task: Task | str | None = None, steps: int | None = None
     step              the number of steps that are done.
     loss, accuracy    of the last step's batch.
     batch             that batch, ``(x, y)``.
-    model, task       those that are trained; ``run.model.save("folder")`` writes the trunk.  Small
-                      frozen matrices are read-only meanwhile: to change one, put another array
-                      into ``p.data``.
+    model, task       those that are trained; ``run.model.save("folder")`` writes the trunk.  The
+                      same parameters must stay trainable.  Small frozen matrices are read-only
+                      meanwhile: to change one, put another array into ``p.data``.  A checkpoint
+                      does not have it.
     history           the rows of the tests so far, a :class:`History`.
     settings          all settings of the run, such as ``run.settings.steps``.
     optimizer         :class:`minifpt.optim.Adam`, with the ``parameters`` and their gradients,

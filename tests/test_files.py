@@ -163,6 +163,20 @@ def test_ctrl_c_waits_until_a_file_is_whole(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
 
 
+def test_ctrl_c_right_behind_a_file_leaves_no_handler_of_sigterm(tmp_path, monkeypatch):
+    before, set_handler = signal.getsignal(signal.SIGTERM), signal.signal
+
+    def interrupted(signum, handler):
+        old = set_handler(signum, handler)
+        if handler is signal.default_int_handler:
+            signal.raise_signal(signal.SIGINT)
+        return old
+    monkeypatch.setattr(signal, "signal", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_beside(tmp_path / "a.txt", lambda f: f.write("a"), "w")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 # ----------------------------------------------------------------- files of the user's
 
 

@@ -486,6 +486,19 @@ def test_a_change_acts_inside_another_trace_and_is_seen_there(build):
     assert not t.outputs["trunk.h.0.attn"].any() and t.outputs["trunk.h.1.attn"].any()
 
 
+def test_of_two_open_traces_the_outer_may_end_first(build):
+    model, x = build(), batch()
+    want, (outer, inner) = run(model, x), (minifpt.trace(model) for _ in range(2))
+    first, t = outer.__enter__(), inner.__enter__()
+    outer.__exit__(None, None, None)
+    close(run(model, x), want)
+    inner.__exit__(None, None, None)
+    assert t.outputs and not first.outputs
+    assert fast.ops() is fast and layers.TRACE.get() is None
+    assert guards.RUN.get() is guards.checked_form
+    close(run(model, x), want, 0.0)                       # to the same bits: the fast ones
+
+
 def test_a_layer_that_calls_its_base_class_is_one_pass(build):
     class Twice(Linear):
         def forward(self, x):

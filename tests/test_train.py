@@ -23,7 +23,7 @@ from short_runs import (
 
 import minifpt
 from minifpt import cli, machine, optim, training
-from minifpt.layers import named_layers
+from minifpt.layers import Linear, named_layers
 from minifpt.tasks import BitMemory, BitXOR
 
 # ------------------------------------------------------------------- what a run does
@@ -191,6 +191,21 @@ def test_a_learning_rate_that_a_callback_sets_is_used_and_kept_over_a_resume(tmp
     assert rates == [1e-3] * 3 + [5e-4] * 6
     go(tmp_path / "b", lr=1e-3, resume=True, callback=lambda run: rates.append(run.optimizer.lr))
     assert rates[9:] == [5e-4] * 15
+
+
+@pytest.mark.parametrize("change", [
+    lambda model: model.freeze("output"), lambda model: model.freeze("full"),
+    lambda model: setattr(model, "output", Linear(16, 2, group="output"))],
+    ids=["froze", "thawed", "replaced"])
+def test_a_callback_may_not_change_which_parameters_are_trained(tmp_path, change):
+    def callback(run):
+        if run.step == 9:
+            change(run.model)
+    with refused("train: the callback froze, thawed or replaced a parameter, expected the same"):
+        go(tmp_path / "b", callback=callback)
+    go(tmp_path / "b", resume=True)                       # from the checkpoint before
+    go(tmp_path / "a")
+    same_checkpoint(tmp_path / "a", tmp_path / "b")
 
 
 def test_the_function_trains_as_the_command_does(tmp_path, monkeypatch):

@@ -116,10 +116,10 @@ guess = ...                                               # a percentage
 
 # %%
 @recorded("00")                                           # a browser runs the first one only
-def run(trunk, seed, steps=300):
-    """-> the bits that are right (%) after each 50 steps"""
+def run(trunk, seed, steps=300, every=50):
+    """-> the bits that are right (%) after each ``every`` steps"""
     history = minifpt.train(make(trunk, seed), task, steps, batch_size=4, lr=3e-3, seed=seed,
-                            eval_every=50, test_examples=96, progress=False)
+                            eval_every=every, test_examples=96, progress=False)
     return 100 * history["test_accuracy"]
 
 
@@ -157,9 +157,9 @@ guess = ...
 TRUNKS = {"language": "minigpt-language", "random": "random", "small random": "random@gpt2"}
 
 
-def runs(trunks):
-    """{name: trunk} -> {name: (3 seeds, 6)}"""
-    return {name: np.array([run(trunk, seed) for seed in range(3)])
+def runs(trunks, *steps):
+    """{name: trunk} -> {name: (3 seeds, tests)}"""
+    return {name: np.array([run(trunk, seed, *steps) for seed in range(3)])
             for name, trunk in tqdm(trunks.items())}
 
 
@@ -168,7 +168,7 @@ for name, trunk in TRUNKS.items():
                if name.endswith("c_attn.weight")]
     print(f"{name:12} spread of attention's first matrix: {np.mean(spreads):.3f}")
 right = runs(TRUNKS)
-early = {name: np.append(right[name][:, 1], [run(TRUNKS[name], seed, 100)[1]
+early = {name: np.append(right[name][:, 1], [run(TRUNKS[name], seed, 100, 100)[0]
                                              for seed in range(3, 8)])
          for name in ("language", "random")}
 reveal(guess, max(early, key=lambda name: early[name].mean()))
@@ -194,7 +194,7 @@ guess = ...
 
 # %%
 right |= runs({"small random, feed-forward of random": "random@gpt2+mlp=random",
-               "small random, attention of random": "random@gpt2+attn=random"})
+               "small random, attention of random": "random@gpt2+attn=random"}, 300, 300)
 ends = {name: rows[:, -1] for name, rows in right.items() if name != "language"}
 learned = [name.split()[2] for name, values in ends.items() if "," in name and values.mean() >= 90]
 reveal(guess, {0: "neither", 1: "".join(learned), 2: "both"}[len(learned)])

@@ -81,7 +81,7 @@ def signals_handled(handler, *signals):
     try:
         yield
     finally:
-        for s, old in before.items():
+        for s, old in reversed(before.items()):           # Ctrl-C last: it may raise at once
             signal.signal(s, old)
 
 
