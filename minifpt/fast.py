@@ -222,6 +222,11 @@ def unembedding_backward(dy, cache):
     return dx, dw
 
 
+if IN_BROWSER:                      # the checked operations, which a trace runs, take SciPy's, too
+    for operation in (linear, linear_backward, unembedding, unembedding_backward):
+        vars(F)[operation.__name__].checked.__wrapped__ = operation
+
+
 def embedding_backward(dy, cache):
     """As :func:`functional.embedding_backward`, in half of its time: after sorting, equal ids are
     neighbours, and one sum serves each id."""

@@ -1,11 +1,12 @@
 """The fast forms equal the simple ones, on one core and on several."""
 
 import functools
+import sys
 from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from conftest import changed, on
+from conftest import changed, child, on
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -252,6 +253,31 @@ def test_products_of_few_rows_equal_numpys(product, rows, columns):
         assert product(*map(np.float32, (x, w))).dtype == np.float32
     assert y.flags.c_contiguous
     np.testing.assert_allclose(y, x @ w, atol=1e-12)
+
+
+IN_A_TAB = """
+import inspect, sys
+import numpy as np, scipy.linalg, tqdm
+sys.platform = "emscripten"
+from minifpt import fast, functional as F
+products = []
+fast.product = lambda *args: products.append(args) or fast.product_by_scipy(*args)
+x, w, b = (np.random.default_rng(0).standard_normal(s) for s in ((2, 3, 4), (4, 5), (5,)))
+y, cache = F.linear(x, w, b)
+np.testing.assert_allclose(y, x @ w + b)
+dx, dw, db = F.linear_backward(y, cache)
+np.testing.assert_allclose(dx, y @ w.T)
+np.testing.assert_allclose(F.unembedding(x, w.T)[0], x @ w)
+assert len(products) == 4 and "x @ w + b" in inspect.getsource(F.linear)
+try:
+    F.linear(x, w.T, b)
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_in_a_tab_the_checked_operations_multiply_by_scipy_and_still_check():
+    assert "linear" in child(sys.executable, "-c", IN_A_TAB).stdout
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
