@@ -514,7 +514,7 @@ def test_the_verdicts_follow_the_run(tour):
     b3 = tour.locator("#answers .token:nth-child(8) .answer")              # the model's
     assert "answer at b3 is" in said and f"The model says {b3.inner_text()[0]}:" in said
     bits = tour.evaluate("example.bits")
-    tour.get_by_role("button", name="All right").click()
+    tour.get_by_role("button", name="All answers right").click()
     said = act(tour)
     assert said.startswith("You guessed right. 100 % right after") and "right ✓." in said
     assert tour.locator("#acts").inner_text().startswith("Train anew")
@@ -522,11 +522,11 @@ def test_the_verdicts_follow_the_run(tour):
     go_to(tour, 3)
     assert tour.evaluate("example.bits") == bits
     assert tour.locator("#strip circle.read").count() == 1                # that of the key
-    assert "In 14 of twenty draws the random one is ahead" in act(tour)
-    assert rows(tour) | {"draw 1, just run": ["351", "384"]} == rows(tour)      # as it was before
-    assert rows(tour)["median of twenty"] == ["400", "350"]
+    assert "In 14 of twenty races the random one is ahead" in act(tour)
+    assert rows(tour) | {"race 1, just run": ["351", "384"]} == rows(tour)      # as it was before
+    assert rows(tour)["middle of twenty"] == ["400", "350"]
     assert tour.locator("#strip circle.read").count() == 21               # with the one of the key
-    assert tour.locator("#acts").inner_text() == "Race draw 2"
+    assert tour.locator("#acts").inner_text() == "Run race 2"
     go_to(tour, 4)
     act(tour, 2)
     said = tour.locator("#judged").inner_text()           # and an input for which it is wrong:
@@ -534,8 +534,8 @@ def test_the_verdicts_follow_the_run(tour):
         f"In the picture b3 says {b3.inner_text()[0]} whether a3 is 0 or 1: flip a3.")
     assert b3.inner_text().endswith("✗") and tour.locator("#score").inner_text() == "4 of 5 right"
     tour.locator("#acts button").nth(3).click()
-    wait(tour, "by('judged').innerText.includes('So b3 → a3 carries the bit')")
-    assert "(It is mended again.)" in tour.locator("#judged").inner_text()
+    wait(tour, "by('judged').innerText.includes('So the bit comes to b3')")
+    assert "(The page has mended it again.)" in tour.locator("#judged").inner_text()
     tour.evaluate("flip(2)")
     assert "the page set a3 to" in act(tour, 2)           # it says so
     go_to(tour, 11)
@@ -568,8 +568,8 @@ def test_the_check_waits_until_it_is_asked_for(tour):
     tour.get_by_role("button", name="It learns, but more slowly").click()
     said = act(tour)
     assert said.startswith("You guessed right. After 600 steps the right model has 100 %")
-    assert "numbers are wrong" not in tour.locator("body").inner_text()
-    assert re.search(r"\d+ of \d+ numbers are wrong", act(tour, 1))
+    assert "gradients notices" not in tour.locator("body").inner_text()
+    assert re.search(r"of \d+ gradients notices: \d+ are wrong", act(tour, 1))
     says, gives = rows(tour)["the code says"], rows(tour)["moving it gives"]
     assert says != gives
 

@@ -133,8 +133,8 @@ function show_strip(shown) {
     (!shown ? "" : `<path class="joined ${steps < READ_STEPS[n] ? "random" : "read"}" d="M${x(n)} ${y(steps)}V${
       y(READ_STEPS[n])}"/>${mark.read(x(n), y(READ_STEPS[n]))}${mark.random(x(n), y(steps))}`) +
     `<text x="${x(n)}" y="234" class="middle${n === at ? " now" : n % 5 < 4 ? " few" : ""}">${n + 1}</text>`).join("") +
-    `<text x="325" y="254" class="middle">${shown ? `random is ahead in ${RANDOM_AHEAD} of twenty draws` :
-      "twenty draws, run before: run one to see them"}</text></svg>`;
+    `<text x="325" y="254" class="middle">${shown ? `random is ahead in ${RANDOM_AHEAD} of twenty races` :
+      "twenty races, run before: run one to see them"}</text></svg>`;
 }
 
 const TRAINED_ON = {"minigpt-language": "language", "minigpt-images": "images",

@@ -37,6 +37,8 @@ const steps_of = ({lanes, step}, n = 0) => lanes[n].reached ? `95 % right after 
   lanes[n].reached)} steps` : `${pc(lanes[n])} right after ${count(step)} steps, not yet 95 %`;
 const behind = ({lanes: [right, wrong]}) => right.accuracy - wrong.accuracy > 0.02;
 const until_95 = ({lanes, step}, n = 0) => lanes[n].reached ? count(lanes[n].reached) : `not in ${count(step)}`;
+const faster = run => run?.lanes.every(lane => lane.reached) ? `The orange start is there ${(run.lanes[0].reached /
+  run.lanes[1].reached).toFixed(1)} times as fast. ` : "";
 const table_of = (title, {runs}) => runs.length ? [[title, "right at the end", "steps to 95 %"], ...runs.map(r =>
   [r.label, pc(r.lanes[0]), until_95(r)])] : [];
 // What the model says at a token of bit XOR.
@@ -66,7 +68,7 @@ const cut_text = (cuts, query, key) => {
   if (!result) return "";
   return `With ${names[query]} → ${names[key]} cut, over all 1,024 inputs: ` + (result.falls.length ?
     `${result.falls.join(", ")}; the others stay at ${percent(result.least)} or more. ` :
-    "no answer falls by more than 2 points. ") + (result.set || "") + (!is_cut(query, key) ? "(It is mended again.) " :
+    "no answer falls by more than 2 points. ") + (result.set || "") + (!is_cut(query, key) ? "(The page has mended it again.) " :
     result.falls.length && is_stuck(example.bits, query, key) ? `In the picture ${names[query]} says ` +
     `${says(example.bits, query)} whether ${names[key]} is 0 or 1: flip ${names[key]}. ` : "");
 };
@@ -87,11 +89,11 @@ const race_starts = (angle, start) => notes => train_with(notes, `${STARTS[start
 const {races: [READ_STEPS, RANDOM_STEPS], memory_steps: MEMORY_STEPS} = D.measured;
 const next_draw = ({runs}) => runs.length ? (S.seed + 1) % RANDOM_STEPS.length : 0;
 const race_rows = ({runs}) => [["steps to 95 %", "read novels", "random"], ...runs.map(r => [r.label, until_95(r),
-  until_95(r, 1)]), ["median of twenty", ...[READ_STEPS, RANDOM_STEPS].map(all =>
+  until_95(r, 1)]), ["middle of twenty", ...[READ_STEPS, RANDOM_STEPS].map(all =>
   count(Math.floor([...all].sort((a, b) => a - b).slice(9, 11).reduce((a, b) => (a + b) / 2))))]];
 // What the gradient check has found, or null: a text and a table.
 const check_rows = () => !noticed || lost() ? null : !noticed.wrong ? [check_text()] : [
-  `A gradient check notices: ${noticed.wrong} of ${noticed.checked} numbers are wrong.`,
+  `A check of ${noticed.checked} gradients notices: ${noticed.wrong} are wrong.`,
   [["the gradient of one", noticed.worst.name.replace("trunk.", "")], ["the code says", short(noticed.worst.gradient)],
     ["moving it gives", short(noticed.worst.difference)]]];
 const RANDOM_AHEAD = RANDOM_STEPS.filter((steps, n) => steps < READ_STEPS[n]).length;
@@ -119,12 +121,12 @@ const STATIONS = [
   {set: {task: "bit-xor", tab: "race", race: [["pretrained", 1.4, "drawn"], ["random", 0.55, "drawn"]]},
     show: ["strip", "bar", "chart"],
     guess: ({runs}) => runs.length ? RANDOM_AHEAD > 10 ? 1 : 0 : null,
-    acts: [[notes => `Race draw ${next_draw(notes) + 1}`, async notes => {
+    acts: [[notes => `Run race ${next_draw(notes) + 1}`, async notes => {
       const seed = next_draw(notes);
       notes.runs = [];
-      await train_with(notes, `draw ${seed + 1}, just run`, {seed}, 3000, 0.95);
+      await train_with(notes, `race ${seed + 1}, just run`, {seed}, 3000, 0.95);
     }]],
-    judge: notes => notes.runs.length ? [`In ${RANDOM_AHEAD} of twenty draws the random one is ahead: the reading is not ` +
+    judge: notes => notes.runs.length ? [`In ${RANDOM_AHEAD} of twenty races the random one is ahead: the reading is not ` +
       "needed.", race_rows(notes)] : ""},
   {set: {task: "bit-xor", look: 7},
     show: ["flow", "lines", "legend", "look", "cuts"], rows: ["input", ...ATTENTION, "output"],
@@ -139,7 +141,7 @@ const STATIONS = [
       ["Flip a3", () => flip(2)], ["Cut b3 → a3", notes => cut_pair(notes, 7, 2)],
       ["Cut b3 → a2", notes => cut_pair(notes, 7, 1)]],
     judge: ({cuts}) => cut_text(cuts, 7, 2) + cut_text(cuts, 7, 1) + (cuts["7-2"] && cuts["7-1"] &&
-      !cuts["7-1"].falls.length ? "So b3 → a3 carries the bit: a guess has 50 %." :
+      !cuts["7-1"].falls.length ? "So the bit comes to b3 by its look at a3: a guess has 50 %." :
       latest && latest.step && !cuts["7-2"] ? `${pc(latest.lanes[0])} right after ` +
       `${count(latest.step)} steps. Flip a3 and watch the lines of b3: where they go depends on the bit.` : "")},
   {set: {task: "bit-xor", tab: "break", fault: "positions"}, show: ["bar", "chart", "panel"],
@@ -176,7 +178,7 @@ const STATIONS = [
     acts: [[anew("Train"), notes => train_with(notes, "random block", {}, 3000, 0.98)], ["New input", other_string]],
     judge: notes => notes.runs.length ? `${steps_of(notes.runs[0])}. In the picture “again” looks at the ` +
       `string that fits, string ${example.which + 1}, with ${percent(again_looks()[example.which])}${again_looks()[
-        example.which] < 0.6 ? "; the rest goes to others" : ""}. Press New input.` : ""},
+        example.which] < 0.6 ? "; the rest goes to others" : ""}. Press New input for another.` : ""},
   {set: MEMORY, show: ["forms", "bar", "chart"],
     guess: notes => {
       const [near, far] = [60, 120].map(a => reached(notes, `${a}°`));
@@ -201,14 +203,14 @@ const STATIONS = [
   },
   acts: [["Race at 120°", race_starts(120, "aligned")],
     ["Blue start at 90°", race_starts(90, "opposed")]],
-  judge: notes => notes.runs.length ? [(run_of(notes, "blue, 90°")?.lanes[1].reached ? "A blue start is slow, not lost. " :
-    "") + "Lower curve: above 0, tokens look at similar ones; below 0, away from them.", [["steps to 95 %", "random start",
-    "that start"], ...notes.runs.map(r => [r.label, until_95(r), until_95(r, 1)])]] : ""},
+  judge: notes => notes.runs.length ? [faster(run_of(notes, "orange, 120°")) + (run_of(notes, "blue, 90°")?.lanes[1].reached ?
+    "A blue start is slow, not lost. " : "") + "Lower curve: above 0, tokens look at similar ones; below 0, away from them.", [["steps to 95 %", "random start",
+    "orange or blue start"], ...notes.runs.map(r => [r.label, until_95(r), until_95(r, 1)])]] : ""},
   {set: {task: "bit-xor"}, show: ["points"],
     guess: notes => notes.shown ? 2 : null,
     acts: [["Show the heads", notes => show_points(notes.shown = true)]],
     judge: notes => notes.shown ? ["After bit memory all heads do, and bit memory is learned soonest. " +
-      "After novels some do, and it did not help: novels changed everything else, too.",
+      "After novels some do, but it did not help; why is not known.",
     [["pretrained on", "heads right of the band", "steps to 95 % on bit memory"], ...Object.entries(D.heads.traces).map(
       ([name, rows]) => [TRAINED_ON[name], `${rows.flat().filter(v => v - D.heads.random[0] > 2 *
         D.heads.random[1]).length} of ${rows.flat().length}`, MEMORY_STEPS[name]]), ["random numbers", "–", MEMORY_STEPS.random]]] : ""},

@@ -18,7 +18,7 @@ function verdict_of({lanes, step}) {
   const read = lanes.filter((_, n) => S.race[n][0] === "pretrained");
   return `Steps to 95 % right: ${lanes.map(({reached}, n) => `${lane_name(models[n], true)} ${
     reached ? count(reached) : `not in ${count(step)}`}`).join("; ")}. ` + (![read, random].every(all => all.length &&
-    all.every(lane => lane.reached)) ? "" : "Random numbers learn it too: the reading is not needed. One draw does not " +
+    all.every(lane => lane.reached)) ? "" : "Random numbers learn it too: the reading is not needed. One race does not " +
     "tell which is faster.");
 }
 
@@ -32,6 +32,7 @@ function show_station() {
   arrange();
   if (now) by("more").append(by("looking"));
   else by("cuts").before(by("looking"));
+  by("looking").hidden = Boolean(now) && !now.show.includes("flow");
   if (!now) return;
   by("restart").setAttribute("href", `#tour=${S.tour}`);
   const notes = NOTES[S.tour - 1];
