@@ -715,6 +715,8 @@ DIAGNOSES = {
         2 * dy, 0, 1) * np.roll(c[0], 1, 1), (X,)), "it is shifted along axis 1 by 1"),
     "flipped": ((with_cache(lambda x: np.cumsum(x)), lambda dy, c: np.cumsum(dy[::-1]), (X[0],)),
                 "reversed along axis 0"),
+    "a kernel turned by 180 degrees": ((with_cache(lambda x: x[:, ::-1, ::-1] ** 3), lambda dy, c: (
+        3 * dy * c[0][:, ::-1, ::-1] ** 2), (CUBE,)), "it is reversed along axes 1 and 2"),
     "permuted": ((lambda x: (np.sort(x), np.argsort(x)), lambda dy, i: dy[i], (normal(8),)),
                  "right in another order along axis 0"),
     "permuted rows": ((with_cache(lambda x: x[[2, 0, 1, 4, 3]] ** 2), lambda dy, c: 2 * dy * c[0][

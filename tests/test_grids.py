@@ -404,6 +404,22 @@ def test_ctrl_c_stops_all_processes(serial, tmp_path, kill):
 
 @pytest.mark.slow
 @needs_sessions
+def test_ctrl_c_while_the_processes_start_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys, time\nif '--multiprocessing-fork' in sys.orig_argv:\n"
+        "    open(f'{os.path.dirname(__file__)}/{os.getpid()}.began', 'w').close()\n"
+        "    time.sleep(1)\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    command = start(tmp_path / "g", "--jobs", "2")
+    until(lambda: len([*tmp_path.glob("*.began")]) == 2)
+    os.killpg(command.pid, signal.SIGINT)
+    _, err = command.communicate(timeout=150)
+    assert command.returncode == 130 and "Traceback" not in err, err
+    until(lambda: not session(command.pid))
+
+
+@pytest.mark.slow
+@needs_sessions
 def test_no_process_outlives_a_command_that_is_killed(serial, tmp_path):
     out = tmp_path / "g"
     command = start(out, "--jobs", "2")

@@ -97,6 +97,17 @@ class Pool(ProcessPoolExecutor):
         self.stop = context.Event()
         super().__init__(n, context, start_worker, (self.stop,))
 
+    def submit(self, *call):
+        """Submit a call.  Ctrl-C waits meanwhile, and in a process that this starts until it is
+        ready for it: the terminal sends it to all processes."""
+        if not hasattr(signal, "pthread_sigmask"):        # Windows
+            return super().submit(*call)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return super().submit(*call)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
     def __exit__(self, *error):
         self.stop.set()
         self.shutdown(cancel_futures=True)

@@ -112,6 +112,8 @@ class Fault:
                     for k, j in combinations(range(grad.ndim), 2)},
                  **{f"it is shifted along axis {k} by {j}": np.roll(grad, -j, k)
                     for k in range(grad.ndim) for j in (1, -1)},
+                 **{f"it is reversed along axes {k} and {j}": np.flip(grad, (k, j))
+                    for k, j in combinations(range(grad.ndim), 2)},
                  "it is reversed along all axes": np.flip(grad)}
         for text, other in forms.items():
             if np.shape(other) == grad.shape and is_wrong.sum() > 1 and np.allclose(
