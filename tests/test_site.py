@@ -120,3 +120,22 @@ def test_a_browser_reads_twenty_pages(site, browser, width):
     page.wait_for_selector("ul.search li a", timeout=20_000)
     assert complaints == [], complaints
     page.close()
+
+
+@pytest.mark.slow
+def test_the_pages_run_under_the_policy_that_the_guide_names(site, browser):
+    guide = (ROOT / "docs" / "guide" / "launch.md").read_text(encoding="utf-8")
+    policy = re.search(r"^    (default-src .*)$", guide, re.M)[1]
+    page = browser.new_page()
+    page.route("http://site/**", lambda route: route.fulfill(
+        path=site / route.request.url.removeprefix("http://site/").partition("?")[0],
+        headers={"Content-Security-Policy": policy}))
+    page.add_init_script("""document.addEventListener("securitypolicyviolation", event => {
+        throw Error(`${event.effectiveDirective} ${event.blockedURI} ${event.sourceFile}`); })""")
+    complaints = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    for name in [*PAGES, "pages/playground", "pages/step"]:
+        page.goto(f"http://site/{name}.html")
+        page.wait_for_timeout(500)
+    assert complaints == []
+    page.close()

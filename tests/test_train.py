@@ -191,6 +191,9 @@ def test_a_learning_rate_that_a_callback_sets_is_used_and_kept_over_a_resume(tmp
     assert rates == [1e-3] * 3 + [5e-4] * 6
     go(tmp_path / "b", lr=1e-3, resume=True, callback=lambda run: rates.append(run.optimizer.lr))
     assert rates[9:] == [5e-4] * 15
+    rates.clear()                                         # also where the schedule's factor is 0
+    go(lr=1e-3, steps=5, schedule=lambda step: float(step != 2), callback=callback)
+    assert rates == [1e-3, 1e-3, 0.0, 5e-4, 5e-4]
 
 
 @pytest.mark.parametrize("change", [
