@@ -157,9 +157,9 @@ guess = ...
 TRUNKS = {"language": "minigpt-language", "random": "random", "small random": "random@gpt2"}
 
 
-def runs(trunks, *steps):
-    """{name: trunk} -> {name: (3 seeds, tests)}"""
-    return {name: np.array([run(trunk, seed, *steps) for seed in range(3)])
+def runs(trunks, seeds, *steps):
+    """{name: trunk} -> {name: (seeds, tests)}"""
+    return {name: np.array([run(trunk, seed, *steps) for seed in range(seeds)])
             for name, trunk in tqdm(trunks.items())}
 
 
@@ -167,7 +167,7 @@ for name, trunk in TRUNKS.items():
     spreads = [p.data.std() for name, p in make(trunk).trunk.named_parameters()
                if name.endswith("c_attn.weight")]
     print(f"{name:12} spread of attention's first matrix: {np.mean(spreads):.3f}")
-right = runs(TRUNKS)
+right = runs(TRUNKS, 3)
 early = {name: np.append(right[name][:, 1], [run(TRUNKS[name], seed, 100, 100)[0]
                                              for seed in range(3, 8)])
          for name in ("language", "random")}
@@ -194,7 +194,7 @@ guess = ...
 
 # %%
 right |= runs({"small random, feed-forward of random": "random@gpt2+mlp=random",
-               "small random, attention of random": "random@gpt2+attn=random"}, 300, 300)
+               "small random, attention of random": "random@gpt2+attn=random"}, 2, 300, 300)
 ends = {name: rows[:, -1] for name, rows in right.items() if name != "language"}
 learned = [name.split()[2] for name, values in ends.items() if "," in name and values.mean() >= 90]
 reveal(guess, {0: "neither", 1: "".join(learned), 2: "both"}[len(learned)])
