@@ -321,7 +321,8 @@ def test_compare_prints_a_table_and_runs_nothing_twice(folder, own, output):
     assert names("runs/compare") == ["bit-xor", "curves.png", "noisy", "runs.csv", "table.md"]
     for run in Path("runs/compare").glob("*/*/0"):
         options = {"n": 3, "noise": 0.5, "steps": 7, "model": "y", "hard": True, "task": 1,
-                   "at_most": None} if "noisy" in run.parts else {"n": 3}
+                   "at_most": None, "sizes": [2, 3], "words": ["a"],
+                   "share": 0.5} if "noisy" in run.parts else {"n": 3}
         assert (config_of(run)["options"], config_of(run)["steps"]) == (options, 3)
     assert output(line) == text                           # all is there already
 

@@ -303,7 +303,7 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_f
     *[("bert", {"model_type": kind}, f"model_type is {kind}, expected one of bert, .*llama".replace(
         "mamba", "'mamba'")) for kind in ("mamba", None)],
     ("bert", {"model_type": ["bert"]}, "model_type is"),
-    ("bert", {"model_type": "gpt2"}, "lacks 'ln_f.weight'"),
+    ("bert", {"model_type": "gpt2"}, "model_type is 'gpt2', expected one of bert"),
     ("bert", {"model_type": "t5", "d_kv": 8}, "d_ff must be a whole number"),
     ("longformer", {"attention_window": None}, "attention_window is null"),
     *[("longformer", {"attention_window": windows}, f"{len(windows)} windows, expected one for")
