@@ -68,7 +68,7 @@ const cut_text = (cuts, query, key) => {
   if (!result) return "";
   return `With ${names[query]} → ${names[key]} cut, over all 1,024 inputs: ` + (result.falls.length ?
     `${result.falls.join(", ")}; the others stay at ${percent(result.least)} or more. ` :
-    "no answer falls by more than 2 points. ") + (result.set || "") + (!is_cut(query, key) ? "(The page has mended it again.) " :
+    "no answer falls by more than 2 points. ") + (result.set || "") + (!is_cut(query, key) ? "(That line is there again.) " :
     result.falls.length && is_stuck(example.bits, query, key) ? `In the picture ${names[query]} says ` +
     `${says(example.bits, query)} whether ${names[key]} is 0 or 1: flip ${names[key]}. ` : "");
 };
@@ -126,8 +126,9 @@ const STATIONS = [
       notes.runs = [];
       await train_with(notes, `race ${seed + 1}, just run`, {seed}, 3000, 0.95);
     }]],
-    judge: notes => notes.runs.length ? [`In ${RANDOM_AHEAD} of twenty races the random one is ahead: the reading is not ` +
-      "needed.", race_rows(notes)] : ""},
+    judge: notes => notes.runs.length ? [`${(([read, random]) => !read || !random || read === random ? "" : `In this race ` +
+      `the ${read < random ? "one that read" : "random one"} was ahead. `)(notes.runs[0].lanes.map(lane => lane.reached))}` +
+      `In ${RANDOM_AHEAD} of twenty races the random one is ahead: the reading is not needed.`, race_rows(notes)] : ""},
   {set: {task: "bit-xor", look: 7},
     show: ["flow", "lines", "legend", "look", "cuts"], rows: ["input", ...ATTENTION, "output"],
     guess: notes => {
@@ -141,7 +142,7 @@ const STATIONS = [
       ["Flip a3", () => flip(2)], ["Cut b3 → a3", notes => cut_pair(notes, 7, 2)],
       ["Cut b3 → a2", notes => cut_pair(notes, 7, 1)]],
     judge: ({cuts}) => cut_text(cuts, 7, 2) + cut_text(cuts, 7, 1) + (cuts["7-2"] && cuts["7-1"] &&
-      !cuts["7-1"].falls.length ? "So the bit comes to b3 by its look at a3: a guess has 50 %." :
+      !cuts["7-1"].falls.length ? "So the bit comes to b3 by its look at a3; by guessing b3 would have 50 %." :
       latest && latest.step && !cuts["7-2"] ? `${pc(latest.lanes[0])} right after ` +
       `${count(latest.step)} steps. Flip a3 and watch the lines of b3: where they go depends on the bit.` : "")},
   {set: {task: "bit-xor", tab: "break", fault: "positions"}, show: ["bar", "chart", "panel"],
@@ -210,7 +211,7 @@ const STATIONS = [
     guess: notes => notes.shown ? 2 : null,
     acts: [["Show the heads", notes => show_points(notes.shown = true)]],
     judge: notes => notes.shown ? ["After bit memory all heads do, and bit memory is learned soonest. " +
-      "After novels some do, but it did not help; why is not known.",
+      "After novels some do, but it did not help; why is not known. Novels help where the new task is text: see More.",
     [["pretrained on", "heads right of the band", "steps to 95 % on bit memory"], ...Object.entries(D.heads.traces).map(
       ([name, rows]) => [TRAINED_ON[name], `${rows.flat().filter(v => v - D.heads.random[0] > 2 *
         D.heads.random[1]).length} of ${rows.flat().length}`, MEMORY_STEPS[name]]), ["random numbers", "–", MEMORY_STEPS.random]]] : ""},

@@ -85,7 +85,7 @@ function show_judged() {
   by("guess").querySelectorAll("button").forEach((b, n) =>
     b.setAttribute("aria-pressed", String(notes.guess === n)));
   if (!busy && said.length && right !== null && notes.guess !== null)
-    said.unshift(notes.guess === right ? "You guessed right. " : "You guessed otherwise. ");
+    said.unshift(notes.guess === right ? "You guessed right. " : "That was not your guess. ");
   const key = JSON.stringify(said);
   if (by("judged").dataset.key !== key) {
     by("judged").dataset.key = key;
