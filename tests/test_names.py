@@ -10,6 +10,11 @@ from minifpt.experiments.compare import Arm
 from minifpt.trunks.names import TrunkSpec
 
 
+def test_a_mixed_trunk_may_begin_with_a_file_of_one_s_own():
+    spec = TrunkSpec.parse("mine.py:Walk+attn=random")
+    assert (spec.kind, spec.base.kind, spec.other.kind) == ("mixed", "own", "random")
+
+
 @pytest.mark.parametrize("text, kind, name", [
     (r"C:\my work\mine.py:Walk", "own", r"C:\my work\mine.py:Walk"),
     (r"C:\weights\w.npz", "weights", r"C:\weights\w.npz"),

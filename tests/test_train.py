@@ -194,6 +194,9 @@ def test_a_learning_rate_that_a_callback_sets_is_used_and_kept_over_a_resume(tmp
     rates.clear()                                         # also where the schedule's factor is 0
     go(lr=1e-3, steps=5, schedule=lambda step: float(step != 2), callback=callback)
     assert rates == [1e-3, 1e-3, 0.0, 5e-4, 5e-4]
+    rates.clear()                                         # elsewhere the factor goes on from it
+    go(lr=1e-3, steps=5, schedule=lambda step: 0.5 ** step, callback=callback)
+    assert rates == [1e-3, 5e-4, 2.5e-4, 2.5e-4, 1.25e-4]
 
 
 @pytest.mark.parametrize("change", [
@@ -322,6 +325,13 @@ def test_train_refuses_wrong_results_of_a_task(tmp_path, changed, part):
     with refused(f"train: own: {part}"):
         go(tmp_path / "run", build(), task, steps=2)
     assert not list(tmp_path.iterdir()) or "test_set" in changed      # what was trained stays
+
+
+def test_an_accuracy_that_is_wrong_only_in_the_test_is_refused():
+    accuracies = iter([0.5, 0.5])                         # of the trial, and of the step
+    task = type("Own", (Own,), {"accuracy": lambda *a: next(accuracies, 1.5)})()
+    with refused("train: own: accuracy must return a number from 0 to 1, got 1.5"):
+        go(None, build(), task, steps=1)
 
 
 # ----------------------------------------------------------------------- divergence
