@@ -195,6 +195,7 @@ def changed(**members):
         Mixer, minifpt.GPT2, layers.Linear(2, 2), "minigpt-language", minifpt.GPT2Config(1, 1, 4),
         build())],
     (None, "it has no config, dtype, forward, backward, named_parameters"),
+    (minifpt.LanguageModel(minifpt.trunks.get("random:1x1x4")), "it is a language model, expected"),
     (layers.Layer(), "it has no config, dtype, forward, backward"),
     (members("config", "dtype", "forward", "backward"), "it has no named_parameters"),
     (members("config", "dtype", "forward", "named_parameters"), "it has no backward"),
