@@ -211,7 +211,7 @@ const STATIONS = [
     guess: notes => notes.shown ? 2 : null,
     acts: [["Show the heads", notes => show_points(notes.shown = true)]],
     judge: notes => notes.shown ? ["After bit memory all heads do, and bit memory is learned soonest. " +
-      "After novels some do, but it did not help; why is not known. Novels help where the new task is text: see More.",
+      "After novels some do, but novels did not help here; they do on text (More).",
     [["pretrained on", "heads right of the band", "steps to 95 % on bit memory"], ...Object.entries(D.heads.traces).map(
       ([name, rows]) => [TRAINED_ON[name], `${rows.flat().filter(v => v - D.heads.random[0] > 2 *
         D.heads.random[1]).length} of ${rows.flat().length}`, MEMORY_STEPS[name]]), ["random numbers", "–", MEMORY_STEPS.random]]] : ""},
