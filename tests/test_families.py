@@ -334,6 +334,15 @@ def test_a_config_that_does_not_fit_its_folder_is_refused(tmp_path, name, change
         type(model).from_pretrained(change(tmp_path / "a", changes))
 
 
+def test_an_old_t5_says_by_one_field_whether_it_has_a_gate():
+    raw = {"model_type": "t5", "num_layers": 1, "num_heads": 2, "d_model": 4, "d_ff": 8, "d_kv": 2,
+           "vocab_size": 9}
+    for field, gated, function in (("relu", False, "relu"), ("gated-gelu", True, "gelu_new"),
+                                   ("gated-silu", True, "silu")):
+        settings = read_config(raw | {"feed_forward_proj": field}, "config.json")
+        assert (settings["gated"], settings["activation_function"]) == (gated, function)
+
+
 def test_other_fields_of_the_rotary_angles_are_not_the_model_s(tmp_path):
     trunk_of("llama").save(tmp_path / "a")
     raw = json.loads((tmp_path / "a" / "config.json").read_text())
