@@ -13,6 +13,8 @@ from minifpt.trunks.names import TrunkSpec
 def test_a_mixed_trunk_may_begin_with_a_file_of_one_s_own():
     spec = TrunkSpec.parse("mine.py:Walk+attn=random")
     assert (spec.kind, spec.base.kind, spec.other.kind) == ("mixed", "own", "random")
+    with pytest.raises(ValueError, match="expected FILE.py:NAME alone"):
+        TrunkSpec.parse("mine.py:Walk@1.41")
 
 
 @pytest.mark.parametrize("text, kind, name", [
