@@ -194,7 +194,8 @@ guess = ...
 
 # %%
 right |= runs({"small random, feed-forward of random": "random@gpt2+mlp=random",
-               "small random, attention of random": "random@gpt2+attn=random"}, 2, 300, 300)
+               "small random, attention of random": "random@gpt2+attn=random"},
+              2, 300, 300)                                # two seeds, a test after the last step
 ends = {name: rows[:, -1] for name, rows in right.items() if name != "language"}
 learned = [name.split()[2] for name, values in ends.items() if "," in name and values.mean() >= 90]
 reveal(guess, {0: "neither", 1: "".join(learned), 2: "both"}[len(learned)])

@@ -224,7 +224,7 @@ class Terms:
                 return text if abs(factor - 1) < 1e-4 else f"{factor:.4g} * {text}"
 
     def factor(self, values, product):
-        """Return the name of what makes some values a product, at the wrong entries."""
+        """Return the name of the factor between some values and a product, at the wrong entries."""
         for name, a in self.factors.items():
             with suppress(ValueError):                    # of shapes that do not fit
                 a = np.broadcast_to(a, self.shape).flat[self.fault.entries]

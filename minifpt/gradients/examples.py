@@ -58,10 +58,10 @@ def pairs(op, rng, module=F):
     if op == "attention":                                 # ``examples`` are a reader's first tests
         q, k, v = n((2, 4, 3, 2)), n((2, 2, 3, 2)), n((2, 2, 3, 2))
         calls += [((q, k, v), {}), ((q, k, v, n((4, 3, 3))), {}, "q", "k", "v", "bias")]
-    for inputs, options, *given in calls:
-        given = given or names[:len(inputs)]
-        yield (lambda *x, given=given, options=options: forward(
-            **dict(zip(given, x, strict=True)), **fresh(options)), backward, inputs, given)
+    for inputs, options, *others in calls:
+        keywords = others or names[:len(inputs)]
+        yield (lambda *x, keywords=keywords, options=options: forward(
+            **dict(zip(keywords, x, strict=True)), **fresh(options)), backward, inputs, keywords)
 
 
 def check(op, seed=0):

@@ -88,6 +88,8 @@ const race_starts = (angle, start) => notes => train_with(notes, `${STARTS[start
 
 const {races: [READ_STEPS, RANDOM_STEPS], memory_steps: MEMORY_STEPS} = D.measured;
 const next_draw = ({runs}) => runs.length ? (S.seed + 1) % RANDOM_STEPS.length : 0;
+const who_won = ([read, random]) => !read || !random || read === random ? "" :
+  `In this race the ${read < random ? "one that read" : "random one"} was ahead. `;
 const race_rows = ({runs}) => [["steps to 95 %", "read novels", "random"], ...runs.map(r => [r.label, until_95(r),
   until_95(r, 1)]), ["middle of twenty", ...[READ_STEPS, RANDOM_STEPS].map(all =>
   count(Math.floor([...all].sort((a, b) => a - b).slice(9, 11).reduce((a, b) => (a + b) / 2))))]];
@@ -126,9 +128,8 @@ const STATIONS = [
       notes.runs = [];
       await train_with(notes, `race ${seed + 1}, just run`, {seed}, 3000, 0.95);
     }]],
-    judge: notes => notes.runs.length ? [`${(([read, random]) => !read || !random || read === random ? "" : `In this race ` +
-      `the ${read < random ? "one that read" : "random one"} was ahead. `)(notes.runs[0].lanes.map(lane => lane.reached))}` +
-      `In ${RANDOM_AHEAD} of twenty races the random one is ahead: the reading is not needed.`, race_rows(notes)] : ""},
+    judge: notes => notes.runs.length ? [`${who_won(notes.runs[0].lanes.map(lane => lane.reached))}In ${RANDOM_AHEAD} of ` +
+      "twenty races the random one is ahead: the reading is not needed.", race_rows(notes)] : ""},
   {set: {task: "bit-xor", look: 7},
     show: ["flow", "lines", "legend", "look", "cuts"], rows: ["input", ...ATTENTION, "output"],
     guess: notes => {
@@ -205,8 +206,8 @@ const STATIONS = [
   acts: [["Race at 120°", race_starts(120, "aligned")],
     ["Blue start at 90°", race_starts(90, "opposed")]],
   judge: notes => notes.runs.length ? [faster(run_of(notes, "orange, 120°")) + (run_of(notes, "blue, 90°")?.lanes[1].reached ?
-    "A blue start is slow, not lost. " : "") + "Lower curve: above 0, tokens look at similar ones; below 0, away from them.", [["steps to 95 %", "random start",
-    "orange or blue start"], ...notes.runs.map(r => [r.label, until_95(r), until_95(r, 1)])]] : ""},
+    "A blue start is slow, not lost. " : "") + "Lower curve: above 0, tokens look at similar ones; below 0, away from them.",
+  [["steps to 95 %", "random start", "orange or blue start"], ...notes.runs.map(r => [r.label, until_95(r), until_95(r, 1)])]] : ""},
   {set: {task: "bit-xor"}, show: ["points"],
     guess: notes => notes.shown ? 2 : null,
     acts: [["Show the heads", notes => show_points(notes.shown = true)]],
