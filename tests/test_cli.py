@@ -20,7 +20,6 @@ from minifpt.experiments import pretrain
 from minifpt.trunks import names as trunks
 
 TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 256}
-GOLDEN = Path(__file__).parent / "golden" / "plain"
 
 
 @pytest.fixture(autouse=True)
