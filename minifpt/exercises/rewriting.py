@@ -42,7 +42,7 @@ def rewrite(function, *changes):
         statement = min((s for s in ast.walk(tree) if isinstance(s, ast.stmt)
                          and any(node in places for node in ast.walk(s))),
                         key=lambda s: (hasattr(s, "body"), s.lineno))   # a simple one, if any
-        replacer = Replacer(places, code, statement)
+        replacer = Replacer(places, replacement, statement)
         tree = ast.fix_missing_locations(replacer.visit(tree))
     namespace = {}
     exec(compile(tree, f"<{function.__name__}, changed>", "exec"), function.__globals__, namespace)
@@ -69,27 +69,17 @@ def same(form, node, names, fixed, renames):
         for key in form._fields if key != "ctx")
 
 
-def copy_of(node):
-    """Return a copy of code, of its fields alone: all trees of a process share some nodes, and a
-    notebook that has shown an error has put the parents of another tree on these."""
-    if isinstance(node, list):
-        return [*map(copy_of, node)]
-    if not isinstance(node, ast.AST):
-        return node
-    fields = {key: copy_of(value) for key, value in ast.iter_fields(node)}
-    return ast.copy_location(type(node)(**fields), node)
-
-
 class Replacer(ast.NodeTransformer):
-    """Puts other code at the places of a pattern; ``text`` is what becomes of one statement."""
+    """Puts a replacement at the places of a pattern; ``text`` is what becomes of one statement."""
 
-    def __init__(self, places, code, statement):
-        self.places, self.code, self.statement = places, code, statement
+    def __init__(self, places, replacement, statement):
+        self.places, self.replacement, self.statement = places, replacement, statement
 
     def visit(self, node):
         result = super().visit(node)
         if node in self.places:
-            result = [NameFiller(self.places[node]).visit(s) for s in copy_of(self.code)]
+            filler = NameFiller(self.places[node])
+            result = [filler.visit(s) for s in ast.parse(self.replacement).body]
             if isinstance(node, ast.expr):
                 result = result[0].value
                 if hasattr(node, "ctx"):                  # what is assigned to stays so
@@ -107,5 +97,7 @@ class NameFiller(ast.NodeTransformer):
         self.names = names
 
     def visit_Name(self, node):
-        code = copy_of(self.names.get(node.id, node))
-        return ast.Name(code.id, node.ctx) if isinstance(code, ast.Name) else code
+        code = self.names.get(node.id, node)
+        # A copy: no node stands at two places.
+        return ast.Name(code.id, node.ctx) if isinstance(code, ast.Name) else (
+            ast.parse(ast.unparse(code)).body[0].value)
