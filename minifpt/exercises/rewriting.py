@@ -17,6 +17,7 @@ from collections import namedtuple
 # statement that changes; with several changes, those of the last one.  text: what stands there
 # instead.
 Rewritten = namedtuple("Rewritten", "function lines text")
+NAME = r"(?<![\w.])[A-Za-z_]\w*"                          # not that of an attribute
 
 
 def rewrite(function, *changes):
@@ -78,8 +79,9 @@ class Replacer(ast.NodeTransformer):
     def visit(self, node):
         result = super().visit(node)
         if node in self.places:
-            filler = NameFiller(self.places[node])
-            result = [filler.visit(s) for s in ast.parse(self.replacement).body]
+            names = self.places[node]
+            result = ast.parse(re.sub(NAME, lambda name: f"({ast.unparse(names[name[0]])})" if name[
+                0] in names else name[0], self.replacement)).body
             if isinstance(node, ast.expr):
                 result = result[0].value
                 if hasattr(node, "ctx"):                  # what is assigned to stays so
@@ -88,16 +90,3 @@ class Replacer(ast.NodeTransformer):
             self.text = "\n".join(map(ast.unparse, result if isinstance(result, list)
                                       else [result]))
         return result
-
-
-class NameFiller(ast.NodeTransformer):
-    """Puts the code that the names of a pattern stand for at their places."""
-
-    def __init__(self, names):
-        self.names = names
-
-    def visit_Name(self, node):
-        code = self.names.get(node.id, node)
-        # A copy: no node stands at two places.
-        return ast.Name(code.id, node.ctx) if isinstance(code, ast.Name) else (
-            ast.parse(ast.unparse(code)).body[0].value)
