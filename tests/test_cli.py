@@ -361,9 +361,6 @@ def test_pretrain_writes_weights_and_resumes(folder, own, output, fails):
     line = "pretrain language --text text --tokens 8 --steps 3 --batch-size 2 --seed 4"
     assert "the next byte of a text" in output(line)
     assert {"minigpt-language", "minigpt-language.npz"} <= {*names(folder)}
-    with np.load("minigpt-language.npz") as file:
-        config = json.loads(str(file["config"]))
-    assert config["text"] == ["text"] and "--seed 4" in config["command"]
     weights = Path("minigpt-language.npz").read_bytes()
     fails(line, "minigpt-language.npz is there already")
     assert status_of(line + " --resume") == 0
@@ -390,12 +387,6 @@ def test_generate_ends_behind_a_text(output):
     assert short == text[:text.index("e", len("He. And ")) + 1] + "\n"
     assert output("generate 'He. And ' --tokens 9 --seed 3 --stop zzzz") == (
         output("generate 'He. And ' --tokens 9 --seed 3"))
-
-
-def test_a_trained_model_predicts_english_better(own, output):
-    trained, other = (float(output(f"perplexity text {more}").split()[2])
-                      for more in ("", "--model tiny.npz"))
-    assert trained < other / 4
 
 
 def test_lessons_are_copied_and_never_over_the_reader_s_work(output):

@@ -252,27 +252,19 @@ def test_an_exercise_that_cannot_be_is_refused(asked, call, message):
 FOUND = list(mutants.solutions())
 
 
-def passing(chosen, seeds):
-    """A line for each of these mutants that passes and is not equivalent."""
-    for mutant in chosen:
-        mutants.judge(mutant, seeds)
-    return [f"{m.name} passes {len(m.passed)} of {len(seeds)}: {m.what}" for m in chosen
-            if m.passed and not mutants.equivalent(m)]
-
-
 def test_a_sample_of_the_mutants_is_refused(monkeypatch):
     monkeypatch.setattr(mutants, "SECONDS", 0.5)
     rng = random.Random(0)
     for _, name, function, module in rng.sample(FOUND, 8):
         all_of_them = list(mutants.mutants(name, function, module))
-        assert passing(rng.sample(all_of_them, min(3, len(all_of_them))), range(2)) == []
+        assert mutants.passing(rng.sample(all_of_them, min(3, len(all_of_them))), range(2)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "function", "module"), [f[1:] for f in FOUND],
                          ids=[f[1] for f in FOUND])
 def test_every_mutant_is_refused(name, function, module):
-    assert passing(list(mutants.mutants(name, function, module)), range(20)) == []
+    assert mutants.passing(list(mutants.mutants(name, function, module)), range(20)) == []
 
 
 def test_a_weak_check_is_reported(monkeypatch):
@@ -280,5 +272,5 @@ def test_a_weak_check_is_reported(monkeypatch):
     monkeypatch.setattr(EXERCISES["bias_gradient"], "draw", lambda rng: (
         numbers for numbers in [(rng.standard_normal((1, 1, 4)),)]))
     chosen = next(f for f in FOUND if f[1] == "bias_gradient")
-    lines = passing(list(mutants.mutants(*chosen[1:])), range(2))
+    lines = mutants.passing(list(mutants.mutants(*chosen[1:])), range(2))
     assert any("dy.mean(axis=(0, 1))" in line for line in lines)

@@ -35,7 +35,7 @@ from hypothesis import strategies as st
 
 import minifpt
 from minifpt import functional as F
-from minifpt.gradients import GradcheckReport, diagnosis, examples, gradcheck
+from minifpt.gradients import diagnosis, examples, gradcheck
 from minifpt.layers import MLP, LayerNorm, Linear
 
 
@@ -120,12 +120,6 @@ def test_only_what_has_a_gradient_is_checked():
             (["x", "b"], gradcheck(F.linear, F.linear_backward, LINEAR, need=(True, False, True))),
             (["x", "weight"], gradcheck(layer, normal(3, 5)))):
         assert report and list(report.errors) == names
-
-
-def test_a_report_is_true_up_to_its_tolerance():
-    for error in (1e-7, 2e-6):
-        report = GradcheckReport(error, ("x", (0,), 1.0, 1.0), {"x": error}, 1e-6)
-        assert bool(report) == (error < 1e-6)
 
 
 class DoubledBias(LayerNorm):
@@ -464,17 +458,6 @@ def test_an_operation_in_float32_inside_is_called_so(pair):
     assert not gradcheck(pair[0], lambda dy, x: 1.1 * pair[1](dy, x), X, tolerance=1e-2)
 
 
-def test_a_layer_in_float32_inside_is_called_so():
-    class Single(Linear):
-        def forward(self, x):
-            y, cache = super().forward(np.float32(x).astype(float))
-            return np.float32(y).astype(float), cache
-    layer = Single(4, 2, dtype=np.float64)
-    layer.weight.data[:] = normal(4, 2)
-    with refused("float32 inside"):
-        gradcheck(layer, X)
-
-
 @pytest.mark.parametrize("f", [
     np.round, np.floor, np.sign, lambda x: x > 0.1, lambda x: 1e6 + x, np.sin,
     lambda x: np.cosh(x - X), lambda x: x[0, 0] + 0 * x])
@@ -752,11 +735,3 @@ def test_the_gradient_of_attention_s_bias_is_checked(monkeypatch):
     monkeypatch.setattr(F, "attention_backward", lambda dy, cache: [
         2 * grad if np.ndim(grad) == 3 else grad for grad in right(dy, cache)])
     assert "bias" in examples.check("attention").worst[0]
-
-
-def test_operations_of_the_library_pass_with_any_seed():
-    for name in ("linear", "layer_norm", "softmax", "gelu", "relu", "multiply", "embedding", "bias",
-                 "rms_norm", "silu", "unembedding", "log_sum_exp", "cross_entropy"):
-        for seed in range(1, 6):
-            report = examples.check(name, seed)
-            assert report, (name, seed, report)

@@ -529,14 +529,6 @@ def test_a_file_from_before_an_argument_came_still_runs():
             T5_TRUNK.forward(np.ones((1, 4, 8), np.float32))
 
 
-def test_text_is_generated_by_the_readers_attention(file, unchecked):
-    lm = small()
-    text = lm.generate(np.arange(5), 8, seed=3)
-    with own.using(file(attention=body("attention"))) as mine:
-        np.testing.assert_array_equal(lm.generate(np.arange(5), 8, seed=3), text)
-    assert mine.calls == {"attention": 16}
-
-
 def test_a_command_writes_text_by_the_readers_functions(file, capsys):
     """Also by a wrong one, which it names."""
     line = ["generate", "It was ", "--tokens", "9", "--functional"]
