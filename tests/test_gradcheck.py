@@ -194,18 +194,8 @@ def elementwise(f, slope):
     return lambda x: (f(x), x), lambda dy, x: dy * slope(x)
 
 
-def arccosh_slope(x):
-    return 1 / np.sqrt(x * x - 1)
-
-
 # (arguments, options, words of the report of a failed check)
 FAILURES = [
-    ((lambda x: (x * np.nan, x), lambda dy, x: dy, X), {},
-     r"^undecided gradients\n(.|\n)*the forward pass gives nan at output\[0, 0\]: 12 of 12"),
-    ((*elementwise(np.arccosh, arccosh_slope), np.array([2.0, 0.5, 3.0])), {},
-     r"forward pass gives nan at output\[1\]: 1 of 3 numbers .*\nundecided: nan"),
-    ((*elementwise(np.sin, lambda x: 2 * np.cos(x)), np.array([1.0, np.nan, 3.0, 4.0])), {},
-     r"^wrong gradients\n(.|\n)*at output\[1\](.|\n)*x: 3 of 3 .*2 times what they should be"),
     ((*elementwise(np.sqrt, lambda x: 0.5 / np.sqrt(x)), np.array([1.0, 0.0, 4.0])), {},
      r"x: 1 of 3 entries wrong, the worst x\[1\], .*the backward pass is not finite there"),
     ((ties, lambda dy, is_top: dy * is_top, np.zeros((1, 4))), {},
@@ -257,7 +247,7 @@ PASSES = [
     ((ties, lambda dy, is_top: dy * is_top / is_top.sum(axis=1, keepdims=True),
       (np.zeros((2, 4)),)), {}, r"x\[0, 0\] is at a kink"),
     *[((*elementwise(f, slope), (np.array([0.2, 0.9]),)), {}, "not checked at a size of 8 of x: .*"
-       "the output is not finite, or above") for f, slope in (
+       "output.* is .*expected a finite number") for f, slope in (
            (lambda x: np.sinh(60 * x), lambda x: 60 * np.cosh(60 * x)),
            (lambda x: x**200, lambda x: 200 * x**199))],
     ((guarded(lambda x: abs(x) <= 5), square_backward, (normal(4),)), {},
@@ -327,7 +317,9 @@ GATE = Gate()
          "two backward passes of one cache, after another forward pass, must give one gradient"),
         ((Gate(), X), "expected a function and its backward pass, or a layer, with named.*"
          r"layer.backward, and a class that keeps its cache is lambda \*x"),
-        ((square, square_backward), "got no inputs, expected arrays behind the functions"),
+        ((square, square_backward), "no input has a gradient .*expected floating-point"),
+        ((*elementwise(np.arccosh, np.cos), np.array([2.0, 0.5])), r"output\[1\] is nan, expected"),
+        ((lambda x: ((x, x / 0), x), lambda dy, x: dy[0], X), r"output 1\[0, 0\] is (-)?inf"),
         ((square, square_backward, X[:0]), "no input has a gradient .* or are empty"),
         ((lambda x: (x[:0], x), lambda dy, x: 0 * x, X), "the output is empty"),
         ((lambda x: (x, x, x), square_backward, X), "several outputs are"),
@@ -358,6 +350,7 @@ GATE = Gate()
          for square_arguments in [(square, square_backward, X)] for name, value in (
              ("eps", 0), ("tolerance", np.inf), ("seed", -1), ("elementwise", "3"),
              ("directions", 0), ("far", 0), ("names", ["a", "b"])))])
+@pytest.mark.filterwarnings("ignore:invalid value", "ignore:divide by zero")
 def test_what_cannot_be_checked_says_why(arguments, options, message):
     with refused(f"^gradcheck: .*{message}"):
         gradcheck(*arguments, **options)
