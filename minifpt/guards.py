@@ -44,26 +44,22 @@ def shapes(text):
     the text to its docstring.  ``op.__wrapped__`` is the formula alone.  Raises ``ValueError``
     for a text of another form, and for names that the operation lacks."""
     def decorate(formula):
-        code, limit = formula.__code__, LIMITS.get(formula.__name__)
-        names = code.co_varnames[:code.co_argcount]
-        defaults = formula.__defaults__ or ()
-        defaults = dict(zip(names[::-1], defaults[::-1], strict=False))
-        optional = {name for name, default in defaults.items() if default is None}
-        caches = caches_for(formula)
-        known = {*names}.union(*(cache._fields for cache in caches))
-        is_open = formula.__module__ == READERS_MODULE or "cache" in names and not caches
+        limit, caches = LIMITS.get(formula.__name__), caches_for(formula)
+        defaults = {name: p.default for name, p in inspect.signature(formula).parameters.items()}
+        known = {*defaults}.union(*(cache._fields for cache in caches))
+        is_open = formula.__module__ == READERS_MODULE or "cache" in defaults and not caches
         arrays = declared(formula.__name__, text, None if is_open else known)
 
         @functools.wraps(formula)
         def checked(*args, **kwargs):
-            if len(args) > len(names):
+            if len(args) > len(defaults):
                 return formula(*args, **kwargs)           # Python refuses it
-            arguments = dict(zip(names, args, strict=False)) | kwargs
+            arguments = dict(zip(defaults, args, strict=False)) | kwargs
             if caches and "cache" in arguments:
                 check_cache(formula.__name__, arguments["cache"], caches)
             check(formula.__name__, arrays, {
                 name: value for name, value in arguments.items()
-                if value is not None or name not in optional})
+                if value is not None or defaults.get(name) is not None})
             arguments |= {name: option(formula.__name__, name, value, defaults.get(name))
                           for name, value in arguments.items()}
             if limit:
@@ -151,9 +147,8 @@ def check(name, arrays, arguments):
     """Raise ``ValueError`` for the first of an operation's arrays that is not as declared."""
     op, is_back = name.removesuffix("_backward"), name.endswith("_backward")
     fields = getattr(arguments.get("cache"), "_asdict", dict)()
-    values, sizes = fields | arguments, {}
-    if "n" in values:
-        sizes["n"] = values["n"]
+    values = fields | arguments
+    sizes = {"n": values.get("n")}
     for array in arrays:
         if array.name in arguments:
             check_numbers("the gradient" if is_back else op, array, arguments[array.name])
@@ -265,12 +260,6 @@ def attention(q, k, v, bias=None, causal=True, **_):
                              "token, expected a number above -inf in each row")
 
 
-def rope(base=1.0, **_):
-    """Raise ``ValueError`` for a base of 0, which has no negative powers."""
-    if not base:
-        raise ValueError(f"rope: base is {base}, expected a number above 0")
-
-
 def last_tokens(x, n):
     """Raise ``ValueError`` unless n is from 1 to T: ``x[:, -0:]`` would be all tokens."""
     if not is_integer(n) or not 1 <= n <= x.shape[1]:
@@ -283,4 +272,4 @@ def cross_entropy(targets, **_):
         raise ValueError("cross_entropy: targets has no entry, expected at least one")
 
 
-LIMITS = {f.__name__: f for f in (positions, dropout, attention, rope, last_tokens, cross_entropy)}
+LIMITS = {f.__name__: f for f in (positions, dropout, attention, last_tokens, cross_entropy)}

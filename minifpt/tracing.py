@@ -129,11 +129,10 @@ class Trace:
         self.steps = []
         self._data = {id(p.data): p.data for _, p in model.named_parameters()}     # not copied
         # The objects are kept, so that no other one may get their ids.
-        self._layers = {id(layer): (name, layer, type(layer))
-                        for name, layer in named_layers(model)}
+        self._layers = {id(layer): (name, layer) for name, layer in named_layers(model)}
         self._root = self._running = Pass((None, ""))     # the innermost pass is running
         operations = {op for op, _ in named_pairs()}
-        self._changes = Changes(change, [n for n, *_ in self._layers.values()], operations)
+        self._changes = Changes(change, [name for name, _ in self._layers.values()], operations)
         # What runs without this trace: another one may be open, and records, too.
         self._outer, self._outer_run = TRACE.get(), RUN.get()
 
@@ -285,21 +284,11 @@ class Trace:
         if self._outer:
             method, run = run, functools.partial(self._outer._pass, back, layer, run)
             run.shown = method
-        name, *_ = self._layers.get(id(layer), (None,))
+        name, _ = self._layers.get(id(layer), (None, None))
         running = self._running                           # a layer may call its base class
         if name is None or (running.place, running.backward) == ((name, ""), back):
             return run(*args, **kwargs)
         return (self._backward if back else self._forward)(name, run, args, kwargs)
-
-    def _check(self, model):
-        """Raise ``ValueError`` if a change never acted, or if its layers are not there any more."""
-        self._changes.check_all_acted(self)
-        before = {key: kind for key, (_, _, kind) in self._layers.items()}
-        now = {id(layer): type(layer) for _, layer in named_layers(model)}
-        if any(now.get(key, kind) is not kind for key, kind in before.items()) or (
-                now != before and self._changes.by_place):
-            raise ValueError("trace: layers of the model were replaced while it was traced: open "
-                             "the trace after that")
 
 
 class Changes:
@@ -379,7 +368,7 @@ class Changes:
 
 
 class ChangedCache:
-    """The cache of a changed run.  Reading anything of it raises ``ValueError``."""
+    """The cache of a changed run.  Reading an entry of it raises ``ValueError``."""
 
     def __init__(self, changes):
         self.changes = changes
@@ -388,11 +377,6 @@ class ChangedCache:
         """Raise ``ValueError``."""
         self.changes.refuse_backward()
     __getitem__ = __iter__ = refuse
-
-    def __getattr__(self, name):
-        if name.startswith("__") or name == "changes":    # Python itself looks for some
-            raise AttributeError(name)
-        self.refuse()
 
 
 def matches(name, pattern):
@@ -489,12 +473,12 @@ def trace(model: layers.Layer, change: dict | None = None) -> Iterator[Trace]:
     t = Trace(model, change)
     with watched_methods, fast.run_by(t._run):
         with watched_methods.lock:                        # another thread may open one, too
-            for _, layer, _ in t._layers.values():
+            for _, layer in t._layers.values():
                 watch(layer)
         TRACE.set(t)
         try:
             yield t
-            t._check(model)
+            t._changes.check_all_acted(t)
         finally:
             t._layers, t._root, t._running = {}, None, None
             while (innermost := TRACE.get()) and innermost._root is None:

@@ -1,6 +1,5 @@
 """Grids of runs: they go on where they stood, and tell it in a table and a picture."""
 
-import copy
 import csv
 import inspect
 import itertools
@@ -204,13 +203,6 @@ def test_a_mixed_trunk_takes_its_parts_from_both(tiny, model):
                                                    enumerate(parts)]))
 
 
-def test_a_trunk_from_a_file_has_its_dropout_unless_another_is_given(model):
-    trunk = make_trunk(model, dtype=np.float64)
-    assert trunk.config.dropout == 0.3 and trunk.dtype == np.float64
-    assert make_trunk(model, dropout=0.0).config.dropout == 0.0
-    assert make_trunk("random", dropout=0.2).config.dropout == 0.2
-
-
 def test_a_trunk_of_the_user_s_own_takes_the_options_that_it_has(own):
     trunk = make_trunk(f"{own}:small", seed=3, dtype=np.float64)
     assert trunk.config.dropout == 0.25 and trunk.dtype == np.float64
@@ -382,14 +374,6 @@ def test_the_table_has_mean_range_and_number_of_seeds():
         "| random | 50.0, 1 seed |  |"]
 
 
-def test_the_picture_has_an_axis_for_each_task(tmp_path, drawn):
-    runs = [history(0.5, 0.7, 0.9), history(0.5, 0.6, 0.8)]
-    results = {"bit-xor": {"language": runs, "random (gpt2)": runs[:1]}, "something": {"x": runs}}
-    tables.picture(grid_of(results), tmp_path / "p.png")
-    width, height = png_size(tmp_path / "p.png")
-    assert width == 2 * 5.2 * 120 and height > 300
-
-
 DRAWN = """
 from minifpt.tasks import BitXOR
 
@@ -471,11 +455,6 @@ def test_all_rates_are_run_with_all_seeds_masks_and_adapters(tiny, tmp_path, cap
                 "random (1x1x4), lora:rank=1, frozen: only:ln, lr 0.01"):
         assert f"\n| {arm} |" in text
     assert not (tmp_path / "out" / "choice").exists() and "edge" not in text
-    configs = [json.loads(path.read_text()) for path in tmp_path.rglob("config.json")]
-    assert sorted((r["trunk"], str(r["adapt"]), r["freeze"], c["lr"], c["seed"])
-                  for c in configs for r in [c["recipe"]]) == sorted(itertools.product(
-        ("random", "random:1x1x4"), ("None", "lora:rank=1"), ("attn,mlp", "only:ln"),
-        (1e-3, 1e-2), (0, 1)))
 
 
 def test_compare_in_python_does_what_the_command_does(tiny, cwd):
@@ -591,12 +570,9 @@ def test_validation_draws_differ_from_the_test(tmp_path):
     assert len(x) == view.options["validation"] == 2000 and view.name == task.name
     assert compare.Validation(tasks.get("typos")).test_set()[0].tolist() == x.tolist()
     assert {*x.ravel()} <= {*task.text.bytes["train"], *task.text.bytes["validation"]}
-    assert copy.deepcopy(view).test_set()[0].tolist() == x.tolist()
     rng = np.random.default_rng
     np.testing.assert_array_equal(view.batch(rng(0), 4, "test")[0],
                                   task.batch(rng(0), 4, "validation")[0])
-    np.testing.assert_array_equal(view.batch(rng(0), 4, "train")[0],
-                                  task.batch(rng(0), 4, "train")[0])
     assert not np.array_equal(view.batch(rng(0), 4, "test")[0], task.batch(rng(0), 4, "test")[0])
 
 

@@ -15,7 +15,7 @@ import minifpt
 from minifpt import cli
 from minifpt import functional as F
 from minifpt.experiments.convert import import_weights as convert
-from minifpt.files import data, huggingface, weights
+from minifpt.files import data, weights
 
 GOLDEN = Path(__file__).parent / "golden"
 FOLDERS = ["plain", "sharded", "trunk-bfloat16", "float16", "gelu", "relu"]
@@ -93,13 +93,9 @@ def test_outputs_and_gradients_equal_those_of_transformers(name, dtype, toleranc
 
 
 def test_configs_are_read_as_transformers_saved_them():
-    config = {name: minifpt.GPT2.from_pretrained(GOLDEN / name).config for name in FOLDERS}
-    assert config["sharded"].layer_norm_epsilon == 1e-3 and config["sharded"].n_head == 4
-    assert config["plain"].dropout == 0.1 and config["trunk-bfloat16"].dropout == 0
-    assert {name: c.activation_function for name, c in config.items()} == {
-        "plain": "gelu_new", "sharded": "gelu_pytorch_tanh", "trunk-bfloat16": "gelu_new",
-        "float16": "gelu_new", "gelu": "gelu", "relu": "relu"}
-    assert config["plain"] == minifpt.GPT2Config(2, 2, 16, 12, 31, 0.1, 1e-5)
+    plain, trunk = (minifpt.GPT2.from_pretrained(GOLDEN / name).config
+                    for name in ("plain", "trunk-bfloat16"))
+    assert plain == minifpt.GPT2Config(2, 2, 16, 12, 31, 0.1, 1e-5) and trunk.dropout == 0
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -167,16 +163,14 @@ def test_heads_that_change_nothing_are_taken_and_missing_tensors_named(tmp_path,
             minifpt.GPT2.from_pretrained(folder)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_model_with_a_head_of_its_own_is_read_as_a_trunk(tmp_path, tied):
-    folder = write(tmp_path / "a", arrays() | OTHER_HEAD, tie_word_embeddings=tied)
-    check(minifpt.GPT2.from_pretrained(folder), arrays())
+def test_a_model_with_a_head_of_its_own_is_no_language_model(tmp_path):
     headless = arrays()
     del headless["wte.weight"]
-    for path in (folder, write(tmp_path / "c", arrays(), tie_word_embeddings=False),
-                 write(tmp_path / "d", headless | HEAD, tie_word_embeddings=False)):
+    for tensors, tied in ((arrays() | OTHER_HEAD, True), (arrays() | OTHER_HEAD, False),
+                          (arrays(), False), (headless | HEAD, False)):
         with refused("lacks 'wte.weight': it is a trunk"):
-            minifpt.LanguageModel.from_pretrained(path)
+            minifpt.LanguageModel.from_pretrained(
+                write(tmp_path / "a", tensors, tie_word_embeddings=tied))
 
 
 def test_numbers_that_become_0_in_float16_are_counted(tmp_path, capsys):
@@ -417,13 +411,11 @@ def test_the_weights_say_which_revision_was_fetched(tmp_path, cache, hub, capsys
 def test_nothing_is_fetched_for_an_output_that_cannot_be_written(tmp_path, cache, hub):
     hub.folders["a/b"] = write(tmp_path / "5e3a")
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="dropout is 5"):
-        convert("a/b", dropout=5)
-    with pytest.raises(ValueError, match="revision ''"):
-        convert("a/b", revision="")
-    for out in tmp_path / "file" / "w.npz", tmp_path / ("x" * 400):
-        with pytest.raises((OSError, ValueError), match="is a file|too long"):
-            convert("a/b", out)
+    for options, message in (({"dropout": 5}, "dropout is 5"), ({"revision": ""}, "revision ''"),
+                             ({"out": tmp_path / "file" / "w.npz"}, "is a file"),
+                             ({"out": tmp_path / ("x" * 400)}, "too long")):
+        with pytest.raises((OSError, ValueError), match=message):
+            convert("a/b", **options)
     assert hub.asked == []
 
 
@@ -460,43 +452,18 @@ def test_a_source_that_cannot_be_converted_is_refused(tmp_path, cache, hub, monk
 
 
 @pytest.mark.oracle
-def test_safetensors_as_its_own_library_reads_it(tmp_path):
-    safe = pytest.importorskip("safetensors.numpy")
-    rng = np.random.default_rng(0)
-    arrays = {"a": rng.standard_normal((3, 5)), "b": np.float32(rng.standard_normal(7)),
-              "c": np.float16(rng.standard_normal((2, 1, 4))), "empty": np.zeros((0, 3)),
-              "scalar": np.array(2.5)}
-    safe.save_file(arrays, tmp_path / "x.safetensors", metadata={"format": "np"})
-    tensors = huggingface.read_safetensors(tmp_path / "x.safetensors")
-    assert tensors.keys() == arrays.keys()
-    for name, a in arrays.items():
-        assert tensors[name].shape == a.shape
-        got = tensors[name].read().reshape(-1)
-        np.testing.assert_array_equal(got, a.reshape(-1))
-
-
-@pytest.mark.oracle
-@pytest.mark.parametrize("there", [True, False])
-def test_the_hub_itself(tmp_path, there):
-    """With huggingface_hub, offline: from its cache, or refused in one line."""
+def test_the_hub_itself(tmp_path):
+    """With huggingface_hub, offline, from its cache."""
     pytest.importorskip("huggingface_hub")
-    if there:
-        repo = tmp_path / "hub" / "models--openai-community--gpt2"
-        (repo / "snapshots").mkdir(parents=True)
-        write(repo / "snapshots" / ("5e3a" * 10))
-        (repo / "refs").mkdir()
-        (repo / "refs" / "main").write_text("5e3a" * 10)
+    repo = tmp_path / "hub" / "models--openai-community--gpt2"
+    (repo / "snapshots").mkdir(parents=True)
+    write(repo / "snapshots" / ("5e3a" * 10))
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text("5e3a" * 10)
     code = ("from minifpt import GPT2\nfrom minifpt.experiments.convert import import_weights\n"
-            "try:\n    print(import_weights('gpt2'))\n"
-            "    print(GPT2.from_pretrained('gpt2').config.n_embd)\n"
-            "except FileNotFoundError as e: print('refused:', e)")
+            "print(import_weights('gpt2'))\nprint(GPT2.from_pretrained('gpt2').config.n_embd)")
     env = os.environ | {"HF_HUB_OFFLINE": "1"} | dict.fromkeys(("HF_HOME", "XDG_CACHE_HOME"),
                                                                str(tmp_path))
     run = child(sys.executable, "-c", code, env=env, cwd=Path(minifpt.__file__).parents[1],
                 timeout=300)
-    lines = run.stdout.splitlines()
-    if there:
-        assert lines == [str(tmp_path / "minifpt" / "weights" / "gpt2.npz"), "4"], run.stderr
-    else:
-        assert len(lines) == 1 and lines[0].startswith("refused: 'openai-community/gpt2' could"), (
-            run.stdout + run.stderr)
+    assert run.stdout.splitlines() == [str(tmp_path / "minifpt" / "weights" / "gpt2.npz"), "4"]

@@ -76,16 +76,12 @@ def row(lr, *accuracies, patch=20):
     return {"lr": lr, "patch": str(patch), "curve": curve}
 
 
-def test_the_rate_that_reaches_the_level_first_wins_a_seed():
-    assert directions.winner([row("0.01", 0.8, 0.9, 0.96), row("0.03", 0.8, 0.95)]) == "0.03"
-
-
-def test_of_equal_steps_the_more_accurate_rate_wins():
-    assert directions.winner([row("0.01", 0.8, 0.95), row("0.03", 0.7, 0.97)]) == "0.03"
-
-
-def test_where_no_rate_gets_there_the_last_common_test_decides():
-    assert directions.winner([row("0.01", 0.8, 0.81, 0.9), row("0.03", 0.7, 0.85)]) == "0.03"
+@pytest.mark.parametrize("rows, rate", [
+    ([row("0.01", 0.8, 0.9, 0.96), row("0.03", 0.8, 0.95)], "0.03"),      # the level first
+    ([row("0.01", 0.8, 0.95), row("0.03", 0.7, 0.97)], "0.03"),           # then the accuracy
+    ([row("0.01", 0.8, 0.81, 0.9), row("0.03", 0.7, 0.85)], "0.03")])     # of the last common test
+def test_a_seed_is_won_by_the_rate_that_is_first_and_then_by_the_most_accurate(rows, rate):
+    assert directions.winner(rows) == rate
 
 
 @pytest.mark.parametrize("winners, rate", [

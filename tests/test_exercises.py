@@ -148,24 +148,18 @@ def endless(dy):
         pass
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no such alarm")
-def test_require_ends_an_endless_loop_and_leaves_no_alarm(monkeypatch):
+@pytest.mark.parametrize("alarm", [pytest.param(True, marks=pytest.mark.skipif(
+    not hasattr(signal, "setitimer"), reason="Windows has no such alarm")), False])
+def test_require_ends_an_endless_loop_and_leaves_no_alarm_and_no_tracer(monkeypatch, alarm):
+    """Also where there is no alarm, as in a browser."""
+    if not alarm:
+        monkeypatch.delattr(signal, "setitimer", raising=False)
     monkeypatch.setattr(exercises, "SECONDS", 0.1)
-    handler = signal.getsignal(signal.SIGPROF)
+    tracer, handler = sys.gettrace(), alarm and signal.getsignal(signal.SIGPROF)
     with pytest.raises(AssertionError, match="not right yet. It did not end within 0.1 s"):
         exercises.require("bias_gradient", endless)
-    assert signal.getitimer(signal.ITIMER_PROF)[0] == 0
-    assert signal.getsignal(signal.SIGPROF) == handler
-
-
-def test_an_endless_loop_ends_where_there_is_no_alarm(monkeypatch):
-    """As in a browser, which has no signals either."""
-    monkeypatch.delattr(signal, "setitimer", raising=False)
-    monkeypatch.setattr(exercises, "SECONDS", 0.1)
-    tracer = sys.gettrace()
-    with pytest.raises(AssertionError, match="not right yet. It did not end within 0.1 s"):
-        exercises.require("bias_gradient", endless)
-    assert sys.gettrace() is tracer
+    assert sys.gettrace() is tracer and handler == (alarm and signal.getsignal(signal.SIGPROF))
+    assert not alarm or signal.getitimer(signal.ITIMER_PROF)[0] == 0
 
 
 @pytest.fixture
@@ -252,27 +246,19 @@ def test_an_exercise_that_cannot_be_is_refused(asked, call, message):
 FOUND = list(mutants.solutions())
 
 
-def passing(chosen, seeds):
-    """A line for each of these mutants that passes and is not equivalent."""
-    for mutant in chosen:
-        mutants.judge(mutant, seeds)
-    return [f"{m.name} passes {len(m.passed)} of {len(seeds)}: {m.what}" for m in chosen
-            if m.passed and not mutants.equivalent(m)]
-
-
 def test_a_sample_of_the_mutants_is_refused(monkeypatch):
     monkeypatch.setattr(mutants, "SECONDS", 0.5)
     rng = random.Random(0)
     for _, name, function, module in rng.sample(FOUND, 8):
         all_of_them = list(mutants.mutants(name, function, module))
-        assert passing(rng.sample(all_of_them, min(3, len(all_of_them))), range(2)) == []
+        assert mutants.passing(rng.sample(all_of_them, min(3, len(all_of_them))), range(2)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "function", "module"), [f[1:] for f in FOUND],
                          ids=[f[1] for f in FOUND])
 def test_every_mutant_is_refused(name, function, module):
-    assert passing(list(mutants.mutants(name, function, module)), range(20)) == []
+    assert mutants.passing(list(mutants.mutants(name, function, module)), range(20)) == []
 
 
 def test_a_weak_check_is_reported(monkeypatch):
@@ -280,5 +266,5 @@ def test_a_weak_check_is_reported(monkeypatch):
     monkeypatch.setattr(EXERCISES["bias_gradient"], "draw", lambda rng: (
         numbers for numbers in [(rng.standard_normal((1, 1, 4)),)]))
     chosen = next(f for f in FOUND if f[1] == "bias_gradient")
-    lines = passing(list(mutants.mutants(*chosen[1:])), range(2))
+    lines = mutants.passing(list(mutants.mutants(*chosen[1:])), range(2))
     assert any("dy.mean(axis=(0, 1))" in line for line in lines)

@@ -41,14 +41,6 @@ def test_output_only_keeps_only_what_the_output_reads(arrays_in):
     assert sum(a.size for a in arrays_in(cache)) <= 2 * 2 * 6 + 6 * 3
 
 
-def test_predict_gives_the_logits_and_restores_the_mask():
-    model = build()
-    model.freeze(minifpt.FreezeMask.fpt())
-    before = [p.trainable for p in model.parameters()]
-    np.testing.assert_array_equal(model.predict(batch()), model.forward(batch())[0])
-    assert [p.trainable for p in model.parameters()] == before
-
-
 def test_ids_are_one_hot_vectors():
     model, ids = build(), batch(ids=True)
     logits, _ = backward_once(model, ids)

@@ -105,6 +105,10 @@ def test_a_third_of_the_attention_s_matrix_has_a_name(thirds):
     assert weight.grad[:, 4:].any()
     m.freeze(",".join(names))
     assert not weight.trainable and m.trunk.h[0].attn.c_attn.bias.trainable
+    m.freeze("*.weight.keys")
+    assert weight.trainable and weight.frozen_columns == (slice(2, 4),)
+    m.freeze("full")
+    assert weight.frozen_columns == ()
 
 
 @pytest.mark.parametrize("text, trained", [

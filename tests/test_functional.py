@@ -106,12 +106,6 @@ def test_float32_stays_float32_and_nothing_is_written_to(name, float32_only, arr
     assert floats and {a.dtype for a in floats} == {np.dtype(np.float32)}
 
 
-def test_float32_only_notices_float64(float32_only):
-    for operation in (np.add, np.multiply):
-        with pytest.raises(AssertionError, match="float64"):
-            operation(float32_only(ones(3)), ones(3))
-
-
 # The number of gradients of each operation that can leave some out, and which of them read a field
 # of the cache.
 NEED = {"linear": (3, {"x": [1]}), "unembedding": (2, {"x": [1]}),
@@ -184,7 +178,7 @@ QKV = HEADS, HEADS, HEADS
 @pytest.mark.parametrize("call, name, values", [
     (lambda v: F.layer_norm(X, SCALE, SCALE, v), "eps", (None, "1", -1, NAN, SCALE, True, [1e-5])),
     (lambda v: F.rms_norm(X, SCALE, v), "eps", (None, INF, 1j)),
-    (lambda v: F.rope(HEADS, v), "base", (None, "1", 0, -1, INF, SCALE)),
+    (lambda v: F.rope(HEADS, v), "base", (None, "1", -1, INF, SCALE)),
     (lambda v: F.rope(HEADS, start=v), "start", (None, 1.5, NAN, "1", True)),
     (lambda v: F.positions(X, np.ones((9, 4), "f4"), v), "start", (1.0, True, [1])),
     (lambda v: F.attention(*QKV, v), "p", (None, NAN, 1, HEADS)),
@@ -344,16 +338,6 @@ def test_lstm_equals_its_formula_number_by_number():
             np.testing.assert_allclose(y[n, t], h, rtol=1e-10)
 
 
-def test_embedding_adds_up_the_gradients_of_ids_that_repeat():
-    """A row without ids has none."""
-    ids, w = np.array([[3, 0, 3], [3, 1, 0]]), np.arange(10.0).reshape(5, 2)
-    dy = np.random.default_rng(0).standard_normal((2, 3, 2))
-    np.testing.assert_allclose(F.embedding_backward(dy, F.embedding(ids, w)[1]), np.einsum(
-        "btv,btc->vc", np.eye(5)[ids], dy))
-    y, cache = F.embedding(np.zeros((0, 3), int), w)
-    assert y.shape == (0, 3, 2) and not F.embedding_backward(y, cache).any()
-
-
 def test_positions_begin_behind_the_tokens_before():
     x, w = ones((3, 4, 2)), np.arange(10.0).reshape(5, 2)
     y, cache = F.positions(x, w, 1)
@@ -428,16 +412,6 @@ def test_the_causal_mask_hides_later_tokens():
         mask[0, 0] = 1
 
 
-@given(seed=SEED, P=st.integers(1, 4), T=st.integers(1, 4), causal=st.booleans())
-def test_attention_of_the_last_queries_is_the_tail_of_the_whole(seed, P, T, causal):
-    q, k, v = np.random.default_rng(seed).standard_normal((3, 2, 2, P + T, 4))
-    whole, _ = F.attention(q, k, v, causal=causal)
-    tail, cache = F.attention(q[:, :, P:], k, v, causal=causal)
-    np.testing.assert_allclose(tail, whole[:, :, P:], atol=1e-13)
-    assert [a.shape for a in cache[:4]] == [(2, 2, T, 4), (2, 2, P + T, 4), (2, 2, P + T, 4),
-                                            (2, 2, T, P + T)]
-
-
 def test_attention_probabilities_are_in_the_cache():
     q, k, v = np.random.default_rng(0).standard_normal((3, 2, 2, 5, 4))
     y, cache = F.attention(q, k, v, 0.4, np.random.default_rng(0), bias=None)
@@ -470,14 +444,15 @@ def test_the_gradients_of_repeated_heads_add_up(seed, B, S, G, shared):
 
 
 def test_adam_takes_its_steps_number_by_number():
-    """Against a loop over Python's floats; the arguments stay as they are."""
-    rng, (b1, b2), lr, eps = np.random.default_rng(0), (0.8, 0.95), 0.02, 1e-4
+    """Against a loop over Python's floats, with the paper's numbers, which are the default; the
+    arguments stay as they are."""
+    rng, (b1, b2), lr, eps = np.random.default_rng(0), (0.9, 0.999), 1e-3, 1e-8
     x, zero = rng.standard_normal((2, 3)), np.zeros((2, 3))
     state, want = (x, zero, zero), [[float(value), 0.0, 0.0] for value in x.flat]
     for t in range(1, 6):
         g = rng.standard_normal((2, 3))
         before = [a.copy() for a in state]
-        x, m, v = F.adam(state[0], g, *state[1:], t, lr, (b1, b2), eps)
+        x, m, v = F.adam(state[0], g, *state[1:], t)
         np.testing.assert_equal([*state], before)
         state = x, m, v
         for number, slope in zip(want, g.flat, strict=True):
@@ -486,12 +461,3 @@ def test_adam_takes_its_steps_number_by_number():
             mean, square = number[1] / (1 - b1 ** t), number[2] / (1 - b2 ** t)
             number[0] -= lr * mean / (math.sqrt(square) + eps)
         np.testing.assert_allclose(np.stack([a.ravel() for a in state], axis=1), want, rtol=1e-12)
-
-
-def test_adam_s_first_step_is_the_learning_rate_in_each_direction():
-    """By default with the paper's numbers, in float32 throughout."""
-    g = np.array([3.0, -1e-3, 70.0], np.float32)
-    x, m, v = F.adam(SCALE[:3], g, 0 * g, 0 * g)
-    np.testing.assert_allclose(x, 1 - 1e-3 * np.sign(g), rtol=1e-6)
-    np.testing.assert_allclose([m, v], [0.1 * g, 0.001 * g * g], rtol=1e-5)
-    assert {a.dtype for a in (x, m, v)} == {np.dtype(np.float32)}

@@ -117,6 +117,8 @@ X = np.zeros((2, 3, 6), np.float32)
     (lambda: minifpt.GPT2(config(), seed=-1), "seed must be a whole number"),
     (lambda: minifpt.GPT2(config()).add_positions(0), "add_positions: n must be"),
     (lambda: minifpt.GPT2(config()).forward(X, last=4), "last must be a whole number"),
+    (lambda: minifpt.GPT2(config()).forward(X.repeat(3, axis=1), past=[KVCache(9), KVCache(9)]),
+     "9 tokens, the trunk has 7 positions"),
     *((lambda past=past, c=c: minifpt.GPT2(config(**c)).forward(X, past=past), "GPT2: past is")
       for past, c in (("x", {}), ([KVCache(9)], {}), ([None, None], {}),
                       ([KVCache(9), KVCache(9)], {"causal": False})))])

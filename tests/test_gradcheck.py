@@ -35,7 +35,7 @@ from hypothesis import strategies as st
 
 import minifpt
 from minifpt import functional as F
-from minifpt.gradients import GradcheckReport, diagnosis, examples, gradcheck
+from minifpt.gradients import diagnosis, examples, gradcheck
 from minifpt.layers import MLP, LayerNorm, Linear
 
 
@@ -122,12 +122,6 @@ def test_only_what_has_a_gradient_is_checked():
         assert report and list(report.errors) == names
 
 
-def test_a_report_is_true_up_to_its_tolerance():
-    for error in (1e-7, 2e-6):
-        report = GradcheckReport(error, ("x", (0,), 1.0, 1.0), {"x": error}, 1e-6)
-        assert bool(report) == (error < 1e-6)
-
-
 class DoubledBias(LayerNorm):
     def backward(self, dy, cache):
         dx = super().backward(dy, cache)
@@ -200,18 +194,8 @@ def elementwise(f, slope):
     return lambda x: (f(x), x), lambda dy, x: dy * slope(x)
 
 
-def arccosh_slope(x):
-    return 1 / np.sqrt(x * x - 1)
-
-
 # (arguments, options, words of the report of a failed check)
 FAILURES = [
-    ((lambda x: (x * np.nan, x), lambda dy, x: dy, X), {},
-     r"^undecided gradients\n(.|\n)*the forward pass gives nan at output\[0, 0\]: 12 of 12"),
-    ((*elementwise(np.arccosh, arccosh_slope), np.array([2.0, 0.5, 3.0])), {},
-     r"forward pass gives nan at output\[1\]: 1 of 3 numbers .*\nundecided: nan"),
-    ((*elementwise(np.sin, lambda x: 2 * np.cos(x)), np.array([1.0, np.nan, 3.0, 4.0])), {},
-     r"^wrong gradients\n(.|\n)*at output\[1\](.|\n)*x: 3 of 3 .*2 times what they should be"),
     ((*elementwise(np.sqrt, lambda x: 0.5 / np.sqrt(x)), np.array([1.0, 0.0, 4.0])), {},
      r"x: 1 of 3 entries wrong, the worst x\[1\], .*the backward pass is not finite there"),
     ((ties, lambda dy, is_top: dy * is_top, np.zeros((1, 4))), {},
@@ -263,7 +247,7 @@ PASSES = [
     ((ties, lambda dy, is_top: dy * is_top / is_top.sum(axis=1, keepdims=True),
       (np.zeros((2, 4)),)), {}, r"x\[0, 0\] is at a kink"),
     *[((*elementwise(f, slope), (np.array([0.2, 0.9]),)), {}, "not checked at a size of 8 of x: .*"
-       "the output is not finite, or above") for f, slope in (
+       "output.* is .*expected a finite number") for f, slope in (
            (lambda x: np.sinh(60 * x), lambda x: 60 * np.cosh(60 * x)),
            (lambda x: x**200, lambda x: 200 * x**199))],
     ((guarded(lambda x: abs(x) <= 5), square_backward, (normal(4),)), {},
@@ -333,7 +317,9 @@ GATE = Gate()
          "two backward passes of one cache, after another forward pass, must give one gradient"),
         ((Gate(), X), "expected a function and its backward pass, or a layer, with named.*"
          r"layer.backward, and a class that keeps its cache is lambda \*x"),
-        ((square, square_backward), "got no inputs, expected arrays behind the functions"),
+        ((square, square_backward), "no input has a gradient .*expected floating-point"),
+        ((*elementwise(np.arccosh, np.cos), np.array([2.0, 0.5])), r"output\[1\] is nan, expected"),
+        ((lambda x: ((x, x / 0), x), lambda dy, x: dy[0], X), r"output 1\[0, 0\] is (-)?inf"),
         ((square, square_backward, X[:0]), "no input has a gradient .* or are empty"),
         ((lambda x: (x[:0], x), lambda dy, x: 0 * x, X), "the output is empty"),
         ((lambda x: (x, x, x), square_backward, X), "several outputs are"),
@@ -364,6 +350,7 @@ GATE = Gate()
          for square_arguments in [(square, square_backward, X)] for name, value in (
              ("eps", 0), ("tolerance", np.inf), ("seed", -1), ("elementwise", "3"),
              ("directions", 0), ("far", 0), ("names", ["a", "b"])))])
+@pytest.mark.filterwarnings("ignore:invalid value", "ignore:divide by zero")
 def test_what_cannot_be_checked_says_why(arguments, options, message):
     with refused(f"^gradcheck: .*{message}"):
         gradcheck(*arguments, **options)
@@ -469,17 +456,6 @@ def test_an_operation_in_float32_inside_is_called_so(pair):
         gradcheck(*pair, X)
     assert gradcheck(*pair, X, tolerance=1e-2)
     assert not gradcheck(pair[0], lambda dy, x: 1.1 * pair[1](dy, x), X, tolerance=1e-2)
-
-
-def test_a_layer_in_float32_inside_is_called_so():
-    class Single(Linear):
-        def forward(self, x):
-            y, cache = super().forward(np.float32(x).astype(float))
-            return np.float32(y).astype(float), cache
-    layer = Single(4, 2, dtype=np.float64)
-    layer.weight.data[:] = normal(4, 2)
-    with refused("float32 inside"):
-        gradcheck(layer, X)
 
 
 @pytest.mark.parametrize("f", [
@@ -759,11 +735,3 @@ def test_the_gradient_of_attention_s_bias_is_checked(monkeypatch):
     monkeypatch.setattr(F, "attention_backward", lambda dy, cache: [
         2 * grad if np.ndim(grad) == 3 else grad for grad in right(dy, cache)])
     assert "bias" in examples.check("attention").worst[0]
-
-
-def test_operations_of_the_library_pass_with_any_seed():
-    for name in ("linear", "layer_norm", "softmax", "gelu", "relu", "multiply", "embedding", "bias",
-                 "rms_norm", "silu", "unembedding", "log_sum_exp", "cross_entropy"):
-        for seed in range(1, 6):
-            report = examples.check(name, seed)
-            assert report, (name, seed, report)

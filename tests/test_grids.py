@@ -462,9 +462,6 @@ def test_a_grid_survives_a_killed_dask_worker(dask, tmp_path):
     same_grids(out, tmp_path / "serial")
     rows = tables.rows(serial).replace(f"{tmp_path / 'serial'}{os.sep}", f"{out}{os.sep}")
     assert (out / "runs.csv").read_text() == rows
-    for name, folder in folders(out).items():             # each row once
-        steps_ = [line.split(",")[0] for line in (folder / "metrics.csv").read_text().split()[1:]]
-        assert steps_ == ["100", "200", "300", "400", "500", "600"], name
     assert not [*out.rglob(".*")]
     assert set(client.run(os.getpid).values()) - set(pids.values())       # it was one of them
 

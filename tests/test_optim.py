@@ -54,19 +54,6 @@ def test_parameters_without_a_gradient_are_skipped():
     assert (ps[0].data != before).all()
 
 
-def test_adam_stays_in_float32(float32_only):
-    ps = parameters(dtype=np.float32)
-    optimizer = Adam(ps, weight_decay=0.1)
-    for t in range(3):
-        give_gradients(ps, t)
-        clip_grad_norm(ps, 0.1)
-        for p in ps:
-            p.data, p.grad = float32_only(p.data), float32_only(p.grad)
-        optimizer.step()
-    assert {a.dtype for p in ps for a in (p.data, p.grad)} == {np.dtype(np.float32)}
-    assert {a.dtype for a in optimizer.m + optimizer.v} == {np.dtype(np.float32)}
-
-
 def test_clip_grad_norm_scales_to_the_limit():
     ps = parameters()
     assert clip_grad_norm(ps, 1.0) == clip_grad_norm([], 1.0) == 0.0  # nothing has a gradient

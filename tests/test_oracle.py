@@ -12,6 +12,7 @@ from conftest import rng as rng_of
 
 import minifpt
 from minifpt import functional as F
+from minifpt import training
 from minifpt.files.weights import by_gpt2_name
 from minifpt.layers import MLP, Attention, Block, LayerNorm, Parameter
 from minifpt.optim import Adam, clip_grad_norm
@@ -48,6 +49,13 @@ def torch_rope(x):
     return y
 
 
+def torch_lstm(x, w_ih, w_hh, b):
+    """PyTorch's has two biases where we have their sum."""
+    zero = torch.zeros(1, len(x), len(w_hh), dtype=x.dtype)
+    return torch._VF.lstm(x, (zero, zero), (w_ih.T, w_hh.T, b, 0 * b), True, 1, 0.0, True, False,
+                          True)[0]
+
+
 IDS = np.random.default_rng(1).integers(0, 7, (4, 5))
 C = 8
 # name: ours, its backward, torch's, inputs
@@ -79,6 +87,8 @@ OPS = {
         partial(torch_attention, causal=causal),
         (normal(2, 4, 5, 3), *normal(2, 2, G, S, 3, seed=1), *biased * [normal(4, 5, S, seed=2)]))
        for G, S, causal, biased in product((4, 2, 1), (5, 9), (True, False), (False, True))},
+    **{f"lstm, {T} tokens": (F.lstm, F.lstm_backward, torch_lstm, (
+        normal(2, T, 3), normal(3, 4 * C), normal(C, 4 * C) / 3, normal(4 * C))) for T in (1, 60)},
     "last_tokens": (lambda x: F.last_tokens(x, 2), F.last_tokens_backward,
                     lambda x: x[:, -2:], (normal(3, 5, C),)),
     "log_sum_exp": (F.log_sum_exp, F.log_sum_exp_backward,
@@ -103,17 +113,6 @@ def test_operation(name):
     grads = [g for g in (grads if isinstance(grads, tuple) else (grads,)) if g is not None]
     for got, grad in zip(grads, expected, strict=True):
         np.testing.assert_allclose(got, grad, rtol=1e-9, atol=1e-9)
-
-
-def test_dropout():
-    """The same mask gives the same values and gradients."""
-    x, dy = normal(5, 6), normal(5, 6, seed=1)
-    y, cache = F.dropout(x, 0.25, np.random.default_rng(0))
-    t = torch.tensor(x, requires_grad=True)
-    want = torch.where(torch.tensor(cache.mask > 0), t / 0.75, 0.0)
-    want.backward(torch.tensor(dy))
-    np.testing.assert_allclose(y, want.detach().numpy(), rtol=1e-12)
-    np.testing.assert_allclose(F.dropout_backward(dy, cache), t.grad.numpy(), rtol=1e-12)
 
 
 # --------------------------------------------------------------------------- optimizer
@@ -145,39 +144,7 @@ def test_adam(decay):
             np.testing.assert_allclose(p.data, t.detach().numpy(), rtol=1e-10, atol=1e-12)
 
 
-def test_adam_s_formula():
-    x, m, v = normal(4, 3), np.zeros((4, 3)), np.zeros((4, 3))
-    theirs = torch.nn.Parameter(torch.tensor(x))
-    want = torch.optim.Adam([theirs], lr=0.02, betas=(0.8, 0.95), eps=1e-4)
-    for t in range(1, 21):
-        g = normal(4, 3, seed=t) * 10.0 ** (t % 3 - 1)
-        theirs.grad = torch.tensor(g)
-        want.step()
-        x, m, v = F.adam(x, g, m, v, t, 0.02, (0.8, 0.95), 1e-4)
-        np.testing.assert_allclose(x, theirs.detach().numpy(), rtol=1e-10, atol=1e-12)
-
-
 # ---------------------------------------------------------------------------- training
-
-
-def xor_batch(rng, n, batch):
-    """Two strings of n bits as one-hot tokens, one after the other; the bits of their XOR."""
-    bits = rng.integers(0, 2, (batch, 2 * n))
-    return np.eye(2, dtype=np.float32)[bits], bits[:, :n] ^ bits[:, n:]
-
-
-def ours_training(model, batches):
-    trained = [p for p in model.parameters() if p.trainable]
-    adam, losses = Adam(trained, lr=1e-3), []
-    for i, (x, y) in enumerate(batches):
-        model.zero_grad()
-        logits, cache = model.forward(x, train=True, rng=np.random.default_rng(i))
-        loss, ce = F.cross_entropy(logits, y)
-        model.backward(F.cross_entropy_backward(1.0, ce), cache)
-        clip_grad_norm(trained, 1.0)
-        adam.step()
-        losses.append(float(loss))
-    return losses
 
 
 def torch_training(model, theirs, batches):
@@ -214,13 +181,13 @@ def test_training_gives_the_losses_of_pytorch(n_layer, n_head, n_embd):
     theirs = transformers.GPT2Model(transformers.GPT2Config(
         **shape, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, attn_implementation="eager"))
     theirs.load_state_dict({name: torch.tensor(a) for name, a in by_gpt2_name(lm)}, strict=False)
-    model = minifpt.FPT(lm.trunk, input_dim=2, output_dim=2, output_tokens=5)
-    model.freeze(minifpt.FreezeMask.fpt())
-    rng = rng_of(0)
-    batches = [xor_batch(rng, 5, 4) for _ in range(40)]
+    task, rng = minifpt.tasks.get("bit-xor"), rng_of(0)
+    model = minifpt.FPT.for_task(task, lm.trunk)
+    batches = [task.batch(rng, 4) for _ in range(40)]
     frozen = {n: p.data.copy() for n, p in model.named_parameters() if not p.trainable}
     want = torch_training(model, theirs, batches)
-    losses = ours_training(model, batches)
+    adam = Adam([p for p in model.parameters() if p.trainable], lr=1e-3)
+    losses = [training.step(model, task, adam, x, y, 1.0, rng)[0] for x, y in batches]
     np.testing.assert_allclose(losses, want, rtol=1e-3)
     assert np.ptp(losses) > 0.1                           # something was learnt or moved
     named = dict(theirs.named_parameters())

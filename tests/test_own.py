@@ -14,7 +14,7 @@ from conftest import refused
 import minifpt
 from minifpt import cli, fast, layers, tracing
 from minifpt import functional as F
-from minifpt.exercises import operations, own
+from minifpt.exercises import engine, operations, own
 from minifpt.exercises.lesson import lessons_folder
 from minifpt.exercises.mistakes import MISTAKES
 
@@ -395,6 +395,43 @@ def test_the_check_says_of_a_function_what_is_wrong(file, bodies, expected):
         assert part in verdict, verdict
 
 
+def test_the_table_has_what_is_done_wrong_and_next(file, capsys, monkeypatch):
+    monkeypatch.setattr(engine, "SECONDS", 1)             # of the processor, for a loop
+    loop = "if p:\n    while True: pass\n" + body("attention")
+    path = file(linear=body("linear"), linear_backward="return dy, dy, dy",
+                relu="while True: pass", relu_backward="return dy * (cache.x > 0)",
+                gelu_exact="raise SystemExit(0)", silu="x = silu(x)", attention=loop,
+                bias="print('/tmp/a/mine.py:3: here')\nreturn x - b, BiasCache(x.shape)")
+    assert cli.main(["check", path]) == 1
+    out = capsys.readouterr().out.splitlines()
+    lines = {line.split()[3].rstrip(":"): line for line in out}
+    for name, part in {
+            "linear": "✓ linear: done", "relu": "not end within 1 s: is there a loop?",
+            "linear_backward": "wrong. dx is wrong. The result has shape",
+            "relu_backward": "✓ relu_backward: done",     # with the library's forward pass
+            "silu": "RecursionError", "attention": "not end within 1 s",
+            "gelu_exact": "SystemExit in line", "bias": "It printed: mine.py:3: here"}.items():
+        assert part in lines[name]
+    assert "lesson 15  · not written: lstm, lstm_backward" in out
+    assert "2 of 40 done, 6 wrong. Next: linear_backward, lesson 1." in " ".join(out[-2:])
+    assert sum("not written:" in line for line in out) == 10     # all but lesson 1, which is begun
+
+
+@pytest.mark.parametrize(("name", "text", "part"), [
+    ("bad.py", "raise KeyError('x')", "line 1: KeyError"),
+    ("bad.py", "\nraise SystemExit(4)", "line 2: it ends the program"),
+    ("bad.py", "\n\nwhile True: pass", "line 3: Wrong: It did not end within 0.1 s"),
+    ("bad.py", "def f(:", "line 1: SyntaxError: invalid syntax"),
+    ("bad.py", "x = '\0'", "not text"), ("bad.py", None, "'minifpt new bad.py' makes it"),
+    ("bad.ipynb", "{}", "A notebook's own cells check its exercises")])
+def test_a_file_that_cannot_be_run_is_one_line(cwd, fails, monkeypatch, name, text, part):
+    monkeypatch.setattr(engine, "SECONDS", 0.1)
+    if text is not None:
+        (cwd / name).write_text(text)
+    line = fails("check", name)
+    assert part in line and line.count(name) == 1 + ("new" in part)
+
+
 def test_what_returns_nothing_does_not_run(file):
     path = file(relu_backward="dy * (cache.x > 0)")
     with refused("relu_backward returns nothing"), own.using(path):
@@ -490,14 +527,6 @@ def test_a_file_from_before_an_argument_came_still_runs():
         assert mine.calls["attention"] == 2
         with refused(r"18_functional.py, line [1-9]\d*: attention raised TypeError"):
             T5_TRUNK.forward(np.ones((1, 4, 8), np.float32))
-
-
-def test_text_is_generated_by_the_readers_attention(file, unchecked):
-    lm = small()
-    text = lm.generate(np.arange(5), 8, seed=3)
-    with own.using(file(attention=body("attention"))) as mine:
-        np.testing.assert_array_equal(lm.generate(np.arange(5), 8, seed=3), text)
-    assert mine.calls == {"attention": 16}
 
 
 def test_a_command_writes_text_by_the_readers_functions(file, capsys):

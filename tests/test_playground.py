@@ -14,7 +14,6 @@ import minifpt
 from minifpt import viewer
 from minifpt.cli import main
 from minifpt.experiments import reproduce
-from minifpt.files import weights
 from minifpt.viewer.live import page as playground
 
 
@@ -144,16 +143,6 @@ def test_a_trunk_that_the_engine_cannot_run_is_refused_in_one_line(model, messag
         minifpt.GPT2(minifpt.GPT2Config(1, 2, 8, n_positions=8, vocab_size=8)).save(model)
     assert message in fails("playground", "--model", model, "--out", tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
-
-
-def test_the_small_trunk_that_ships_predicts_english():
-    lm = minifpt.LanguageModel.from_pretrained("minigpt-tiny")
-    assert (lm.config.n_layer, lm.config.n_head, lm.config.n_embd) == (2, 2, 32)
-    text = weights.shipped("held-out.txt").read_bytes()[20_000:20_257]
-    ids = np.frombuffer(text, np.uint8).astype(int)
-    logits = lm.logits(ids[:-1][None])
-    loss, _ = minifpt.functional.cross_entropy(logits, ids[1:][None])
-    assert loss < 2.1                                     # the frequencies of bytes alone give 3.1
 
 
 ADDRESS = """

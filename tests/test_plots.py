@@ -55,18 +55,6 @@ def test_band_of_runs_of_different_lengths_takes_the_steps_of_both():
     assert low == pytest.approx(0, abs=1e-9) and high == pytest.approx(30)
 
 
-def test_every_source_of_weights_has_its_own_colour():
-    colors = [*plots.COLORS.values(), plots.SMALL, plots.SPREAD, *plots.OTHER_COLORS]
-    assert len({*colors}) == len(colors)
-    labels = ("language", "language, all trained", "random (spread 0.55)", "LSTM, all trained",
-              "random (spread 0.55), all trained", "random (1x4x256, spread 1)",
-              "random (1x4x256)", "random (0.02)")
-    assert plots.colors_of(labels) == dict(zip(labels, [
-        plots.COLORS["language"], plots.OTHER_COLORS[0], plots.SPREAD, *plots.OTHER_COLORS[1:3],
-        plots.SPREAD, plots.COLORS["random"], plots.SMALL], strict=True))
-    assert len({*plots.colors_of(map(str, range(6))).values()}) == 6
-
-
 @pytest.mark.parametrize("lines, below", [(4, 0), (5, 1)])
 def test_a_legend_of_many_lines_stands_below_the_axes(lines, below):
     fig, axes = plots.figure(2)

@@ -148,19 +148,6 @@ def test_an_error_in_a_module_beside_the_file_names_its_line(text, message):
     assert load_object("a/task.py:T").size == 5
 
 
-def test_a_file_that_is_as_it_was_before_an_error_runs_again():
-    write("a")
-    text = Path("a/task.py").read_text()
-    for wrong in "1 / 0", "import nowhere_at_all":
-        assert load_object("a/task.py:T").size == 24
-        Path("a/task.py").write_text(f"{wrong}\n{text}")
-        with refused("a/task.py, line 1: "):
-            load_object("a/task.py:T")
-        Path("a/task.py").write_text(text)
-    sys.modules.pop(load_object("a/task.py:T").__module__)
-    assert load_object("a/task.py:T").size == 24
-
-
 def test_functions_of_ones_own_import_what_is_beside_them():
     for name, number in SIZES.items():
         Path(name).mkdir()

@@ -275,9 +275,3 @@ def test_a_task_that_keeps_its_place_is_trained_but_not_resumed(tmp_path):
     with refused("bit-xor: batch returns other examples for the same generator"):
         go(tmp_path / "run", task=InEpochs(n=2), resume=True)
     go(tmp_path / "whole", task=InEpochs(n=2), resume=True)      # it has come to its end
-
-
-def test_resume_without_a_run_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no run to resume"):
-        go(tmp_path / "none", resume=True)
-    assert not list(tmp_path.iterdir())

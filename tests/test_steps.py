@@ -14,12 +14,12 @@ import pytest
 from conftest import refused
 
 import minifpt
-from minifpt import cli, layers, machine, tracing, training
+from minifpt import layers, machine, tracing, training
 from minifpt.exercises import rewriting
 from minifpt.optim import Adam
 from minifpt.viewer.steps import differences, formulas
 from minifpt.viewer.steps import page as stepping
-from minifpt.viewer.steps.frames import describe, watch
+from minifpt.viewer.steps.frames import watch
 
 EXTEND = Path(__file__).resolve().parent / "extend"
 CONFIG = {"n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 24, "vocab_size": 32}
@@ -114,19 +114,16 @@ def test_every_operation_is_there_in_order_with_its_arrays(model_and_steps, task
         assert (step["name"], step["back"]) == (true.name, true.backward)
         assert (step["inside"], step["partner"]) == tuple(
             other and t.steps.index(other) for other in (true.inside, true.partner))
-        for part in step["in"]:                           # parameters as they were before Adam
-            value = true.inputs.get(part["name"])
-            if "array" in part and value is not None and not step["back"]:
+        # Parameters as they were before Adam, and the gradients that model.backward left there.
+        known = true.inputs | {part["name"]: true.output for part in step["out"]}
+        if step["back"]:
+            known = {part["name"]: grads[part["parameter"]] for part in step["out"]
+                     if "parameter" in part}
+        for part in step["in"] + step["out"]:
+            value = known.get(part["name"])
+            if "array" in part and value is not None:
                 numbers = steps.array(part["array"])
                 assert np.array_equal(numbers, value[tuple(map(slice, numbers.shape))])
-        for part in step["out"]:
-            if "array" in part and not step["back"]:
-                numbers = steps.array(part["array"])
-                assert np.array_equal(numbers, true.output[tuple(map(slice, numbers.shape))])
-            elif "parameter" in part:                     # what model.backward left there
-                numbers = steps.array(part["array"])
-                assert np.array_equal(numbers, grads[part["parameter"]][
-                    tuple(map(slice, numbers.shape))])
     trained = {n for n, p in model.named_parameters() if p.trainable}
     assert trained == {p["parameter"] for s in steps.data["steps"] if s["back"]
                        for p in s["out"] if "parameter" in p}
@@ -152,13 +149,6 @@ def test_frozen_gradients_say_what_they_would_have_cost(model_and_steps):
         ("dw", "frozen", rows * 16 * 48), ("db", "frozen", rows * 48)}
     assert find(steps, "input.linear")["missing"][0]["why"] == "nothing below learns"
     assert not find(steps, "trunk.h.0.ln_1.layer_norm")["missing"]
-
-
-def test_the_task_is_told_in_plain_words(model_and_steps):
-    _, steps = model_and_steps
-    assert steps.data["about"] == (
-        "The XOR of two strings of n bits, with a bit in each token.")
-    assert steps.data["names"] == ["a1", "a2", "a3", "b1", "b2", "b3"]
 
 
 def test_what_a_backward_pass_reads_from_its_cache_is_marked(model_and_steps):
@@ -211,9 +201,9 @@ def evaluate(formula, names):
 
 @pytest.mark.parametrize(("name", "options", "config"), [
     ("bit-xor", {"n": 3}, {"dropout": 0.2}),
-    ("listops", {}, {"activation_function": "relu", "n_positions": 64}),
+    ("listops", {}, {"activation_function": "relu", "n_positions": 64, "dropout": 0.2}),
     ("bit-memory", {"bits": 8, "patch": 4}, {"activation_function": "gelu", "causal": False})])
-def test_the_formulas_give_the_gradients(name, options, config):
+def test_the_formulas_give_the_outputs_and_the_gradients(name, options, config):
     task = minifpt.tasks.get(name, **options)
     model = differences.in_float64(build(task, "full", **config))
     rng = np.random.default_rng(1)
@@ -222,6 +212,15 @@ def test_the_formulas_give_the_gradients(name, options, config):
     checked = set()
     for step in t.steps:
         if not step.backward:
+            names = formulas.forward_operands(step)
+            formula = formulas.forward_formula(step, names)
+            # The texts of ListOps have all positions; a function of one number has no terms.
+            if formula and name == "listops" and step.op != "relu":
+                formula = formulas.spelled(formula, names)
+                value = evaluate(formula._replace(times=""), names)
+                value = value + (names["b"] if formula.plus else 0)
+                assert np.allclose(value, step.output, rtol=1e-9, atol=1e-12), step
+                checked.add(step.op)
             continue
         operands = formulas.operands(step, {s.op: s for s in t.steps if s.inside is step})
         known = formulas.formulas(step, operands)
@@ -235,6 +234,8 @@ def test_the_formulas_give_the_gradients(name, options, config):
             assert np.allclose(value, grad, rtol=1e-9, atol=1e-12), (step, key)
             checked.add((step.op, key))
     assert {("layer_norm", "w"), ("attention", "k"), ("cross_entropy", "logits")} < checked
+    assert name != "listops" or checked > {"linear", "embedding", "bias", "positions", "layer_norm",
+                                           "softmax", "attention", "dropout"}
 
 
 def agree(steps):
@@ -391,26 +392,15 @@ def test_the_lines_that_ran(model_and_steps):
     assert not any('"""' in text for text in source.values())
 
 
-def test_watching_leaves_a_tracer_alone(model_and_steps, task):
-    def tracer(*args):
-        return None
+def test_watching_leaves_a_tracer_alone(task):
     with minifpt.trace(build(task)) as t:
         minifpt.functional.relu(np.ones(3))
-    before = sys.gettrace()
+    before, tracer = sys.gettrace(), lambda *args: None
     sys.settrace(tracer)
-    try:
-        watch(t.steps[0])
-        assert sys.gettrace() is tracer
-    finally:
-        sys.settrace(before)
-
-
-@pytest.mark.parametrize(("value", "text"), [
-    (np.zeros((2, 3)), "(2, 3)"), (np.zeros(3), "(3)"), (np.float32(0.5), "0.5"), (None, "None"),
-    (slice(0, 10), "0 to 9"), ((True, False), "(True, False)"), (object(), "object"),
-    (np.random.default_rng(0), "a generator")])
-def test_values_are_described_in_few_words(value, text):
-    assert describe(value) == text
+    watch(t.steps[0])
+    after = sys.gettrace()
+    sys.settrace(before)
+    assert after is tracer
 
 
 @pytest.mark.parametrize("name", ["listops", "digits", "typos"])
@@ -434,27 +424,6 @@ def test_the_last_tokens_are_kept_and_named(name, monkeypatch):
         assert steps.data["images"]["shape"] == [2, task.size, task.size]
     else:
         assert steps.data["texts"] == [task.tokens_as_text(x[0]), task.tokens_as_text(x[1])]
-
-
-def test_the_formulas_give_the_outputs():
-    task = minifpt.tasks.get("listops")
-    model = differences.in_float64(build(task, "full", n_positions=64, dropout=0.2))
-    rng = np.random.default_rng(1)
-    x, y = task.batch(rng, 2, "train")
-    checked = set()
-    for step in differences.traced(model, task, x, y, rng).steps:
-        names = formulas.forward_operands(step) if not step.backward else {}
-        formula = not step.backward and formulas.forward_formula(step, names)
-        if not formula or step.op.startswith("gelu"):
-            continue
-        formula = formulas.spelled(formula, names)
-        value = evaluate(formula._replace(times=""), names)
-        if formula.plus:
-            value = value + names["b"]
-        assert np.allclose(value, step.output, rtol=1e-9, atol=1e-12), step
-        checked.add(step.op)
-    assert checked >= {"linear", "embedding", "bias", "positions", "layer_norm", "softmax",
-                       "attention", "dropout"}
 
 
 def test_large_arrays_are_cut_and_say_so(monkeypatch):
@@ -545,33 +514,6 @@ def test_the_file_holds_the_data_and_loads_nothing(model_and_steps, tmp_path):
 def test_wrong_arguments_are_refused(task, options, words):
     with refused(words):
         minifpt.steps(**{"model": build(task, options.pop("mask", "fpt")), "task": task} | options)
-
-
-# ---------------------------------------------------------------- the command
-
-
-def test_an_operation_is_first_described_in_words(model_and_steps):
-    """Before the docstring with its formula."""
-    for source in model_and_steps[1].data["sources"]:
-        words, docstring = source["doc"].split("\n\n", 1)
-        assert not {*words} & {*"`=@"}, words
-        assert docstring
-
-
-SMALL = ["--n", "2", "--model", "random:1x2x8", "--batch-size", "2", "--differences", "4"]
-
-
-def test_the_command_for_a_task(cwd, capsys):
-    assert cli.main(["steps", "bit-xor", *SMALL]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("bit-xor-step.html: ") and "operations, the loss of the batch" in out
-    assert [p.name for p in cwd.iterdir()] == ["bit-xor-step.html"]
-
-
-@pytest.mark.slow
-def test_bit_xor_on_the_shipped_trunk_is_small(cwd):
-    assert cli.main(["steps", "bit-xor", "--out", "x.html"]) == 0
-    assert (cwd / "x.html").stat().st_size < 2e6
 
 
 def test_the_products_of_a_step_run_on_one_core(monkeypatch):

@@ -3,6 +3,7 @@
 import copy
 import functools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import numpy as np
@@ -183,9 +184,6 @@ def test_grads_equal_differences(build, T=70):
         assert np.sum(t.grads[name] * move) == pytest.approx(slope, rel=1e-5, abs=1e-9), name
 
 
-# ---------------------------------------------------------------------------- attention
-
-
 # -------------------------------------------------------------------------------- steps
 
 FORWARD = """input.linear, dropout, trunk.wpe.positions, trunk.dropout,
@@ -203,6 +201,7 @@ INSIDE = {"softmax": "attention", "log_sum_exp": "cross_entropy"}
 def test_every_step_in_order(build, T):
     t, _ = traced(build(T=T, n_layer=1), batch(T))
     assert [step.name for step in ahead(t)] == FORWARD == [step.name for step in t.steps[:22]]
+    close(t.attention["trunk.h.0.attn"], t.steps[7].output)
     assert sorted(step.name for step in back(t)) == sorted(FORWARD)
     for i, step in enumerate(t.steps):
         assert step.layer == step.name.rpartition(".")[0] and step.name.endswith(step.op)
@@ -253,7 +252,7 @@ def test_partners_are_right_when_passes_cross(build):
                 caches.append(model.forward(batch(12) + i, True, rng(i))[1])
                 model.predict(batch(12) - i)
             for i in order:
-                model.backward(np.ones((2, 12, 4)), caches[i])
+                model.backward(np.ones((2, 12, 4)), cache=caches[i])
         check_partners(t)
         ran = len([s for s in ahead(t) if s.partner])
         assert ran == len(back(t)) == len(order) * len(ahead(t)) / 4
@@ -453,17 +452,6 @@ def test_two_traces_of_a_model_record_the_same(build):
     close(run(model, x), want)
 
 
-def test_a_cache_by_keyword_has_its_partner_in_each_of_two_traces():
-    layer, x, dy = Linear(3, 2), np.ones((4, 3), np.float32), np.ones((4, 2), np.float32)
-    with minifpt.trace(layer) as outer, minifpt.trace(layer) as inner:
-        first, second = layer.forward(x)[1], layer.forward(2 * x)[1]
-        layer.backward(dy, cache=first)
-        layer.backward(dy, cache=second)
-    for t in (outer, inner):
-        check_partners(t)
-        assert [step.partner for step in back(t)] == ahead(t)
-
-
 def test_a_trace_of_a_part_inside_a_trace_of_the_whole_has_its_own_names(build):
     model, x = build(), batch()
     with minifpt.trace(model) as whole, minifpt.trace(model.trunk.h[1]) as part:
@@ -530,21 +518,18 @@ def test_only_a_model_can_be_traced(thing):
 def test_two_threads_trace_one_model_at_once(build):
     """Each trace has what its own thread runs, and the methods are as before when both ended."""
     model, x = build(), batch()
-    before, together, traces = state(model), threading.Barrier(2), {}
+    before, together = state(model), threading.Barrier(2, timeout=60)
 
     def work(i):
         together.wait()
         for _ in range(4):                                # one opens while the other one is open
             with minifpt.trace(model, {f"trunk.h.{i}.mlp": lambda y: 0 * y}) as t:
                 model.forward((1.0 + i) * x)
-            traces[i] = t
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+        return t
+    with ThreadPoolExecutor(2) as pool:
+        traces = [*pool.map(work, range(2))]
     assert state(model) == before
-    for i, t in traces.items():
+    for i, t in enumerate(traces):
         with minifpt.trace(model, {f"trunk.h.{i}.mlp": lambda y: 0 * y}) as alone:
             model.forward((1.0 + i) * x)
         close(t.outputs, alone.outputs, 0.0)

@@ -48,14 +48,6 @@ def test_a_step_equals_one_by_hand():
                                    err_msg=f"training.step changes {name} otherwise")
 
 
-def test_bit_xor_is_learnt():
-    task = BitXOR(n=2)
-    _, history = go(model=build(task, "full", dropout=0.0), task=task, steps=200, batch_size=32,
-                    lr=1e-2, eval_every=25, test_examples=64)
-    assert history["train_loss"][0] > 0.3 and history["test_loss"][-1] < 0.1
-    assert history["test_accuracy"][-1] > 0.95
-
-
 def test_evaluate_is_the_mean_over_all_examples():
     task = BitXOR(n=2)
     model = build(task)
@@ -413,33 +405,18 @@ def test_broken_numbers_at_the_start_write_nothing(tmp_path):
 # ----------------------------------------------------------------------------- threads
 
 
-class Fails(BitXOR):
-    """Bit XOR whose third training batch raises an error."""
-
-    def draw(self, rng, size, split):
-        self.drawn = getattr(self, "drawn", 0) + (size == 3)
-        if self.drawn == 3:
-            raise OSError("the disk is gone")
-        return super().draw(rng, size, split)
-
-
 def test_four_models_in_four_threads_train_as_one_after_the_other():
-    """Their histories are the same as one after the other, also while a fifth one fails, and the
-    settings of the process are restored."""
+    """Their histories are the same, and the settings of the process are restored."""
     def run(seed):
         config = minifpt.GPT2Config(2, 2, 16, n_positions=70, vocab_size=2, dropout=0.1)
-        task = (Fails if seed == 4 else BitXOR)(n=35)     # 70 tokens: more than one tile
         model = minifpt.FPT(minifpt.GPT2(config, seed=seed), 1, 2, 35, seed=seed)
-        try:
-            return rows(go(None, model, task, steps=3, batch_size=3, seed=seed, eval_every=1)[1])
-        except OSError as e:
-            return str(e)
+        task = BitXOR(n=35)                               # 70 tokens: more than one tile
+        return rows(go(None, model, task, steps=3, batch_size=3, seed=seed, eval_every=1)[1])
     before = machine.blas_threads()
     try:
-        threads, want = machine.blas_threads(2), [run(seed) for seed in range(5)]
-        assert want[4] == "the disk is gone" and len(want[0]) == 3
-        with ThreadPoolExecutor(5) as pool:
-            assert list(pool.map(run, range(5))) == want
+        threads, want = machine.blas_threads(2), [run(seed) for seed in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(run, range(4))) == want
         assert machine.blas_threads() == threads
         assert machine.single_threaded_blas.users == machine.kept_memory.users == 0
     finally:

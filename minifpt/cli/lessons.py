@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ..exercises import checking, own
+from ..exercises import own
+from ..exercises.engine import SECONDS
 from ..exercises.lesson import lessons_folder, unpack
 from .options import option, takes
 
@@ -50,8 +51,7 @@ def new(args):
 @takes(
     option("file", type=Path, metavar="FILE", help="a file begun by 'minifpt new'"),
     description="Check each function of your own file: done, wrong (with a hint) or not written. "
-                "The last line names the next function. The file runs in a process of its own, "
-                f"where a function may take {checking.SECONDS} s. This is not a sandbox: check "
-                "only a file that you would run.")
+                "The last line names the next function. A function may take "
+                f"{SECONDS} s. The file runs: check only a file that you would run.")
 def check(args):
-    return int(own.print_results(checking.results(args.file)) > 0)
+    return int(own.print_results(own.results(args.file)) > 0)

@@ -185,11 +185,7 @@ def exercise(solution, mistakes=None, refused=None, about="", rtol=1e-6):
 
 def check(name, answer):
     """Check a function that answers the exercise ``name``; prints one line."""
-    text = str(examine(name, answer))
-    try:
-        print(text)
-    except UnicodeEncodeError:                            # a terminal without a tick
-        print(text.encode("ascii", "replace").decode())
+    print(examine(name, answer))
 
 
 def require(name, answer):
@@ -221,20 +217,20 @@ def examine(name, answer, seed=None):
 
 
 @contextlib.contextmanager
-def limited(seconds):
-    """Raise :class:`Wrong` in a block that computes longer: an endless loop would cost a notebook
-    that nbgrader runs all its points.  The time is the processor's, so that other work on the
-    machine does not count.  Without an alarm (a browser, Windows, a thread) each line of Python
-    looks at the clock."""
+def limited():
+    """Raise :class:`Wrong` in a block that computes longer than ``SECONDS``: an endless loop would
+    cost a notebook that nbgrader runs all its points.  The time is the processor's, so that other
+    work on the machine does not count.  Without an alarm (a browser, Windows, a thread) each line
+    of Python looks at the clock."""
     has_alarm = (hasattr(signal, "setitimer")
                  and threading.current_thread() is threading.main_thread()
                  and signal.getitimer(signal.ITIMER_PROF)[0] == 0)
 
     def stop(*_):
-        raise Wrong(f"It did not end within {seconds:g} s: is there a loop?")
+        raise Wrong(f"It did not end within {SECONDS:g} s: is there a loop?")
 
     if not has_alarm:
-        end, tracer = time.monotonic() + seconds, sys.gettrace()
+        end, tracer = time.monotonic() + SECONDS, sys.gettrace()
 
         def look(*_):
             return look if time.monotonic() < end else stop()
@@ -245,7 +241,7 @@ def limited(seconds):
             sys.settrace(tracer)
         return
     handler = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds, 1)      # again: an answer may catch it
+    signal.setitimer(signal.ITIMER_PROF, SECONDS, 1)      # again: an answer may catch it
     try:
         yield
     finally:
@@ -257,7 +253,7 @@ def result_of(exercise, answer, *args):
     """Return the :class:`Result` of a function that answers an exercise drawn with ``args``."""
     name = exercise.solution.__name__
     try:
-        with limited(SECONDS), np.errstate(all="ignore"):      # mistakes divide by 0
+        with limited(), np.errstate(all="ignore"):      # mistakes divide by 0
             for _ in range(exercise.draws):
                 ask_all(exercise, answer, *args)
     except Wrong as e:

@@ -266,12 +266,8 @@ def few_colours(image):
 
 def _display(data, metadata):
     """Show {MIME type: text} in a notebook; do nothing elsewhere."""
-    try:
-        from IPython import get_ipython
+    if "IPython" in sys.modules and sys.modules["IPython"].get_ipython():
         from IPython.display import display
-    except ImportError:
-        return
-    if get_ipython() is not None:
         display(data, metadata=metadata, raw=True)
 
 

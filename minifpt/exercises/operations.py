@@ -28,6 +28,7 @@ from .engine import (
     ask_all,
     describe,
     hint_of,
+    limited,
     mistake_of,
     result_of,
     same,
@@ -150,7 +151,8 @@ def mask_mistake(dropout):
     """Return what is wrong with a dropout of probabilities, as text, or ""."""
     x, options = np.ones((2, 2, 30, 30)), {"p": 0.25, "rng": 0}
     try:
-        is_dropout(dropout, x, **options)(dropout(x, **fresh(options))[0])
+        with limited():
+            is_dropout(dropout, x, **options)(dropout(x, **fresh(options))[0])
     except Exception as e:
         return str(e) if isinstance(e, Wrong) else one_line(e)
     return ""

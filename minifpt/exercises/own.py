@@ -10,11 +10,13 @@ import ast
 import functools
 import hashlib
 import inspect
+import io
 import re
 import sys
+import textwrap
 import types
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +27,7 @@ from ..files import one_line, outputs, read_text, save_text
 from ..gradients.examples import examples
 from ..guards import READERS_MODULE, checked_form
 from ..plugins import builtins_for, compiled, forget_changed, users_code
-from .engine import NOT_WRITTEN, PASSED, WRONG, lines_of
+from .engine import NOT_WRITTEN, PASSED, WRONG, limited, lines_of
 from .lesson import lessons_folder
 from .operations import examine, learned
 
@@ -189,8 +191,14 @@ class ReaderFile:
 
 def load(path):
     """Run a reader's file; return its :class:`ReaderFile`.  Raises ``ValueError`` of one line for a
-    file that cannot be read, or that raises an error."""
-    path, text = Path(path), read_text(path)
+    file that cannot be read, or that raises an error, and ``FileNotFoundError``."""
+    path = Path(path)
+    if path.suffix != ".py":
+        raise ValueError(f"{path}: expected a Python file, such as mine.py. A notebook's own cells "
+                         "check its exercises")
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: there is no such file; 'minifpt new {path}' makes it")
+    text = read_text(path)
     code = compiled(text, str(path))
     stubs = {name: is_stub(node) for name, node in functions_of(text).items()}
     reader, module = ReaderFile(path, text), types.ModuleType(READERS_MODULE)
@@ -308,10 +316,19 @@ def _running(reader, simple, is_half):
 
 
 def results(path, seed=None):
-    """Return a :class:`Result` for each function of a reader's file, in the order of the lessons.
-    The file runs in this process.  Raises ``ValueError`` if it cannot be run."""
-    functions = load(path).functions
-    return [examine(functions, name, seed) for name in FUNCTIONS]
+    """Return a :class:`Result` for each function of a reader's file, in the order of the lessons; a
+    function that computes longer than ``engine.SECONDS`` is wrong.  Raises as :func:`load` does."""
+    with limited():
+        functions = load(path).functions
+    checked = []
+    for name in FUNCTIONS:
+        with redirect_stdout(io.StringIO()) as printed, redirect_stderr(printed):
+            result = examine(functions, name, seed)
+        if result.status != PASSED and (text := printed.getvalue()):
+            text = re.sub(r"\S*/(?=\w+\.py\b)", "", text)     # without folders
+            result.hint += f" It printed: {textwrap.shorten(text, 80, placeholder=' ...')}"
+        checked.append(result)
+    return checked
 
 
 def print_results(checked):

@@ -17,6 +17,7 @@ from collections import namedtuple
 # statement that changes; with several changes, those of the last one.  text: what stands there
 # instead.
 Rewritten = namedtuple("Rewritten", "function lines text")
+NAME = r"(?<![\w.])[A-Za-z_]\w*"                          # not that of an attribute
 
 
 def rewrite(function, *changes):
@@ -42,7 +43,7 @@ def rewrite(function, *changes):
         statement = min((s for s in ast.walk(tree) if isinstance(s, ast.stmt)
                          and any(node in places for node in ast.walk(s))),
                         key=lambda s: (hasattr(s, "body"), s.lineno))   # a simple one, if any
-        replacer = Replacer(places, code, statement)
+        replacer = Replacer(places, replacement, statement)
         tree = ast.fix_missing_locations(replacer.visit(tree))
     namespace = {}
     exec(compile(tree, f"<{function.__name__}, changed>", "exec"), function.__globals__, namespace)
@@ -69,27 +70,18 @@ def same(form, node, names, fixed, renames):
         for key in form._fields if key != "ctx")
 
 
-def copy_of(node):
-    """Return a copy of code, of its fields alone: all trees of a process share some nodes, and a
-    notebook that has shown an error has put the parents of another tree on these."""
-    if isinstance(node, list):
-        return [*map(copy_of, node)]
-    if not isinstance(node, ast.AST):
-        return node
-    fields = {key: copy_of(value) for key, value in ast.iter_fields(node)}
-    return ast.copy_location(type(node)(**fields), node)
-
-
 class Replacer(ast.NodeTransformer):
-    """Puts other code at the places of a pattern; ``text`` is what becomes of one statement."""
+    """Puts a replacement at the places of a pattern; ``text`` is what becomes of one statement."""
 
-    def __init__(self, places, code, statement):
-        self.places, self.code, self.statement = places, code, statement
+    def __init__(self, places, replacement, statement):
+        self.places, self.replacement, self.statement = places, replacement, statement
 
     def visit(self, node):
         result = super().visit(node)
         if node in self.places:
-            result = [NameFiller(self.places[node]).visit(s) for s in copy_of(self.code)]
+            names = self.places[node]
+            result = ast.parse(re.sub(NAME, lambda name: f"({ast.unparse(names[name[0]])})" if name[
+                0] in names else name[0], self.replacement)).body
             if isinstance(node, ast.expr):
                 result = result[0].value
                 if hasattr(node, "ctx"):                  # what is assigned to stays so
@@ -98,14 +90,3 @@ class Replacer(ast.NodeTransformer):
             self.text = "\n".join(map(ast.unparse, result if isinstance(result, list)
                                       else [result]))
         return result
-
-
-class NameFiller(ast.NodeTransformer):
-    """Puts the code that the names of a pattern stand for at their places."""
-
-    def __init__(self, names):
-        self.names = names
-
-    def visit_Name(self, node):
-        code = copy_of(self.names.get(node.id, node))
-        return ast.Name(code.id, node.ctx) if isinstance(code, ast.Name) else code

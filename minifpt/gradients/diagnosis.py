@@ -1,8 +1,8 @@
 """Where a wrong gradient is wrong, and how: for reports of ``minifpt.gradcheck``."""
 
+from collections import namedtuple
 from contextlib import suppress
 from itertools import chain, combinations
-from typing import NamedTuple
 
 import numpy as np
 
@@ -11,12 +11,8 @@ MOST_WORK = 1 << 28                                       # or, in a large one, 
 MOST_FORMULAS = 1 << 20                                   # entries of a gradient with formulas
 
 
-class Direction(NamedTuple):
-    """A part of an input's flat view, and by how much its entries move."""
-
-    x: np.ndarray
-    part: slice | np.ndarray
-    d: np.ndarray
+# x: an input's flat view.  part: a slice or numbers of its entries.  d: by how much they move.
+Direction = namedtuple("Direction", "x part d")
 
 
 class Fault:
@@ -27,7 +23,7 @@ class Fault:
     @np.errstate(all="ignore")
     def __init__(self, check, name, grads):
         self.check, self.name, self.grads, self.x = check, name, grads, check.checked[name]
-        self.entries = np.flatnonzero(check.known[name])
+        self.entries = np.arange(self.x.size)
         if self.x.size > MOST_ENTRIES:
             most = max(32, min(MOST_ENTRIES, MOST_WORK // self.x.size))
             self.entries = np.unique(check.rng.choice(self.entries, most))
@@ -68,7 +64,7 @@ class Fault:
                 errors.append(abs(a - self.check.slope(d, self.h)[0]))
             is_first = np.nan_to_num(errors, nan=np.inf).argmax() == 0
             low, high = (low, middle) if is_first else (middle, high)
-        return np.arange(low, high)[self.check.known[self.name].flat[low:high]]
+        return np.arange(low, high)
 
     @np.errstate(all="ignore")
     def describe(self):

@@ -3,8 +3,8 @@
 The page is one file: pictures are in it, nothing is fetched and nothing runs.
 """
 
+from collections import namedtuple
 from html import escape
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,14 +23,8 @@ MAX_EXAMPLES = 24                                         # wrong ones that the 
 # ---------------------------------------------------------------------------- numbers
 
 
-class Tested(NamedTuple):
-    """A model on test examples: x, y, logits, and loss and accuracy as in ``metrics.csv``."""
-
-    x: np.ndarray
-    y: np.ndarray
-    logits: np.ndarray
-    loss: float
-    accuracy: float
+# A model on test examples; loss and accuracy are those of ``metrics.csv``.
+Tested = namedtuple("Tested", "x y logits loss accuracy")
 
 
 def test(task, run, progress=True):

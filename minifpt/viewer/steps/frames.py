@@ -242,32 +242,25 @@ def source_of(function):
 def watch(step):
     """Run an operation again; return {line: the names that it assigned} for the lines that ran."""
     code = getattr(inspect.unwrap(step.function), "__code__", None)
-    ran, last, before = {}, [None], {}
+    ran, line, before = {None: []}, None, {}              # before the first line: the arguments
 
     def local(frame, event, arg):
-        changes = [f"{n} {describe(v)}" for n, v in frame.f_locals.items()
-                   if n not in before or before[n] is not v]
-        if last[0] is not None and changes:
-            ran[last[0]] = ", ".join([*filter(None, [ran[last[0]]]), *changes])
+        nonlocal line
+        ran[line] += [f"{n} {describe(v)}" for n, v in frame.f_locals.items()
+                      if n not in before or before[n] is not v]
         before.update(frame.f_locals)
         if event == "line":
-            ran.setdefault(frame.f_lineno, "")
-            last[0] = frame.f_lineno
+            line = frame.f_lineno
+            ran.setdefault(line, [])
         return local
-
-    def calls(frame, event, arg):
-        if frame.f_code is code:
-            before.update(frame.f_locals)
-            return local
-        return None
     inputs, tracer = copy.deepcopy(step.inputs), sys.gettrace()
-    sys.settrace(calls)
+    sys.settrace(lambda frame, *_: local if frame.f_code is code else None)
     try:
         with np.errstate(all="ignore"):
             step.function(**inputs)
     finally:
         sys.settrace(tracer)
-    return ran
+    return {n: ", ".join(changes) for n, changes in ran.items() if n}
 
 
 def describe(value):

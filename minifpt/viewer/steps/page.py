@@ -177,13 +177,11 @@ def tokens_of(task, x):
     names = optional(task, "token_names")() or []
     texts = [] if names else [*filter(None, map(optional(task, "tokens_as_text"), x))]
     images = optional(task, "as_images")(x)
-    if images is None:
-        return {"names": names, "texts": texts, "images": None}
-    images = np.asarray(images, np.float64)
-    low, high = images.min(), images.max()
-    pixels = np.round(255 * (images - low) / max(high - low, 1e-9)).astype(np.uint8)
-    return {"names": names, "texts": texts, "images": {
-        "shape": list(pixels.shape), "data": encoded(pixels)}}
+    if images is not None:
+        images = np.asarray(images, np.float64) - np.min(images)
+        pixels = np.round(255 * images / max(images.max(), 1e-9)).astype(np.uint8)
+        images = {"shape": list(pixels.shape), "data": encoded(pixels)}
+    return {"names": names, "texts": texts, "images": images}
 
 
 def about(task):
