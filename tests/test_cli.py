@@ -20,7 +20,6 @@ from minifpt.experiments import pretrain
 from minifpt.trunks import names as trunks
 
 TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 256}
-GOLDEN = Path(__file__).parent / "golden" / "plain"
 
 
 @pytest.fixture(autouse=True)
@@ -367,26 +366,10 @@ def test_pretrain_writes_weights_and_resumes(folder, own, output, fails):
     assert Path("minigpt-language.npz").read_bytes() == weights
 
 
-def test_convert_writes_a_file_and_the_cache(tmp_path, output, fails):
-    assert output(f"convert {GOLDEN} --dtype float32 --out here.npz") == "here.npz\n"
-    fails(f"convert {GOLDEN} --out here.npz", "is there already")
-    assert output(f"convert {GOLDEN}").startswith(str(tmp_path / "cache"))    # by its name
-    assert status_of("summary --model plain") == 0
-
-
 def test_generate_repeats_its_text_for_a_seed(own, output):
     texts = [output(f"generate Call --tokens 20 --model tiny.npz {more}") for more in (
         "--seed 1", "--seed 1", "--seed 2", "--temperature 0", "--top-k 1")]
     assert texts[0] == texts[1] != texts[2] and texts[3] == texts[4]
-
-
-def test_generate_ends_behind_a_text(output):
-    """Not at the prompt's, and with the same text up to there."""
-    text = output("generate 'He. And ' --tokens 150 --seed 3")
-    short = output("generate 'He. And ' --tokens 150 --seed 3 --stop e")
-    assert short == text[:text.index("e", len("He. And ")) + 1] + "\n"
-    assert output("generate 'He. And ' --tokens 9 --seed 3 --stop zzzz") == (
-        output("generate 'He. And ' --tokens 9 --seed 3"))
 
 
 def test_lessons_are_copied_and_never_over_the_reader_s_work(output):

@@ -455,11 +455,6 @@ def test_all_rates_are_run_with_all_seeds_masks_and_adapters(tiny, tmp_path, cap
                 "random (1x1x4), lora:rank=1, frozen: only:ln, lr 0.01"):
         assert f"\n| {arm} |" in text
     assert not (tmp_path / "out" / "choice").exists() and "edge" not in text
-    configs = [json.loads(path.read_text()) for path in tmp_path.rglob("config.json")]
-    assert sorted((r["trunk"], str(r["adapt"]), r["freeze"], c["lr"], c["seed"])
-                  for c in configs for r in [c["recipe"]]) == sorted(itertools.product(
-        ("random", "random:1x1x4"), ("None", "lora:rank=1"), ("attn,mlp", "only:ln"),
-        (1e-3, 1e-2), (0, 1)))
 
 
 def test_compare_in_python_does_what_the_command_does(tiny, cwd):

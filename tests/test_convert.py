@@ -411,13 +411,11 @@ def test_the_weights_say_which_revision_was_fetched(tmp_path, cache, hub, capsys
 def test_nothing_is_fetched_for_an_output_that_cannot_be_written(tmp_path, cache, hub):
     hub.folders["a/b"] = write(tmp_path / "5e3a")
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="dropout is 5"):
-        convert("a/b", dropout=5)
-    with pytest.raises(ValueError, match="revision ''"):
-        convert("a/b", revision="")
-    for out in tmp_path / "file" / "w.npz", tmp_path / ("x" * 400):
-        with pytest.raises((OSError, ValueError), match="is a file|too long"):
-            convert("a/b", out)
+    for options, message in (({"dropout": 5}, "dropout is 5"), ({"revision": ""}, "revision ''"),
+                             ({"out": tmp_path / "file" / "w.npz"}, "is a file"),
+                             ({"out": tmp_path / ("x" * 400)}, "too long")):
+        with pytest.raises((OSError, ValueError), match=message):
+            convert("a/b", **options)
     assert hub.asked == []
 
 

@@ -57,13 +57,6 @@ def elsewhere(tmp_path, lacks, *args, **env):
     return child(sys.executable, *args, cwd=tmp_path, env=env).stdout
 
 
-@pytest.fixture
-def no_threads(monkeypatch):
-    def start(self):
-        raise RuntimeError("can't start new thread")
-    monkeypatch.setattr(threading.Thread, "start", start)
-
-
 # --------------------------------------------------------------------------- a browser's Python
 
 
@@ -90,16 +83,6 @@ def test_a_model_is_made_loaded_and_trained_in_a_browser(cwd):
                        IN_A_BROWSER + "print(found)")
     assert output == f"{here['found']}\n"
     assert (cwd / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_work_stays_on_one_core_where_no_thread_starts(no_threads, monkeypatch):
-    n, why = machine.cores_and_why.__wrapped__()
-    assert n == 1 and "starts no threads" in why
-    monkeypatch.setattr(machine, "cores", lambda: machine.cores_and_why.__wrapped__()[0])
-    pieces = []
-    machine.run_in_threads(pieces.append, [3, 1, 2])
-    assert pieces == [3, 1, 2]
-    assert minifpt.GPT2(minifpt.GPT2Config(1, 1, 4, 8), seed=0).wpe.weight.data.any()
 
 
 # ------------------------------------------------------------------------- threads
@@ -312,14 +295,6 @@ def test_training_runs_with_another_blas(other_blas, capsys):
 
 
 # ---------------------------------------------------------------------------------- Windows' files
-
-
-def test_cores_are_counted_without_a_process_s_affinity(monkeypatch):
-    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert machine.cores_and_why.__wrapped__()[0] == 1
 
 
 def test_a_run_needs_neither_mallopt_nor_locks(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from conftest import rng as rng_of
 
 import minifpt
 from minifpt import functional as F
+from minifpt import training
 from minifpt.files.weights import by_gpt2_name
 from minifpt.layers import MLP, Attention, Block, LayerNorm, Parameter
 from minifpt.optim import Adam, clip_grad_norm
@@ -146,26 +147,6 @@ def test_adam(decay):
 # ---------------------------------------------------------------------------- training
 
 
-def xor_batch(rng, n, batch):
-    """Two strings of n bits as one-hot tokens, one after the other; the bits of their XOR."""
-    bits = rng.integers(0, 2, (batch, 2 * n))
-    return np.eye(2, dtype=np.float32)[bits], bits[:, :n] ^ bits[:, n:]
-
-
-def ours_training(model, batches):
-    trained = [p for p in model.parameters() if p.trainable]
-    adam, losses = Adam(trained, lr=1e-3), []
-    for i, (x, y) in enumerate(batches):
-        model.zero_grad()
-        logits, cache = model.forward(x, train=True, rng=np.random.default_rng(i))
-        loss, ce = F.cross_entropy(logits, y)
-        model.backward(F.cross_entropy_backward(1.0, ce), cache)
-        clip_grad_norm(trained, 1.0)
-        adam.step()
-        losses.append(float(loss))
-    return losses
-
-
 def torch_training(model, theirs, batches):
     """The same model, written with PyTorch's layers, from a copy of our start."""
     enter, leave = (torch.nn.Linear(*layer.weight.data.shape)
@@ -200,13 +181,13 @@ def test_training_gives_the_losses_of_pytorch(n_layer, n_head, n_embd):
     theirs = transformers.GPT2Model(transformers.GPT2Config(
         **shape, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, attn_implementation="eager"))
     theirs.load_state_dict({name: torch.tensor(a) for name, a in by_gpt2_name(lm)}, strict=False)
-    model = minifpt.FPT(lm.trunk, input_dim=2, output_dim=2, output_tokens=5)
-    model.freeze(minifpt.FreezeMask.fpt())
-    rng = rng_of(0)
-    batches = [xor_batch(rng, 5, 4) for _ in range(40)]
+    task, rng = minifpt.tasks.get("bit-xor"), rng_of(0)
+    model = minifpt.FPT.for_task(task, lm.trunk)
+    batches = [task.batch(rng, 4) for _ in range(40)]
     frozen = {n: p.data.copy() for n, p in model.named_parameters() if not p.trainable}
     want = torch_training(model, theirs, batches)
-    losses = ours_training(model, batches)
+    adam = Adam([p for p in model.parameters() if p.trainable], lr=1e-3)
+    losses = [training.step(model, task, adam, x, y, 1.0, rng)[0] for x, y in batches]
     np.testing.assert_allclose(losses, want, rtol=1e-3)
     assert np.ptp(losses) > 0.1                           # something was learnt or moved
     named = dict(theirs.named_parameters())

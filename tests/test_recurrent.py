@@ -55,11 +55,6 @@ def test_lstm_is_finite_for_finite_numbers(numbers):
 # -------------------------------------------------------------------------------- trunk
 
 
-NAMES = ["wpe.weight", *(f"h.{i}.{name}" for i in range(2) for name in (
-    "ln_1.weight", "ln_1.bias", "lstm.weight_ih", "lstm.weight_hh", "lstm.bias")),
-    "ln_f.weight", "ln_f.bias"]
-
-
 @pytest.mark.parametrize("residual, positions", [*itertools.product([False, True], repeat=2)])
 def test_a_trunk_equals_the_composition_of_its_operations(randomise, residual, positions):
     """The composition that the docstrings say."""

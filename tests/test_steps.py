@@ -516,12 +516,6 @@ def test_wrong_arguments_are_refused(task, options, words):
         minifpt.steps(**{"model": build(task, options.pop("mask", "fpt")), "task": task} | options)
 
 
-# ---------------------------------------------------------------- the command
-
-
-SMALL = ["--n", "2", "--model", "random:1x2x8", "--batch-size", "2", "--differences", "4"]
-
-
 def test_the_products_of_a_step_run_on_one_core(monkeypatch):
     """Small products that are shared wait for each other: on a busy machine ten times as long."""
     threads, measure = [], differences.difference
