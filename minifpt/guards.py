@@ -25,7 +25,9 @@ AXIS = r"(?:\d+|\d*[A-Z]+|n)"
 ARRAY = rf"(\w+) \(((?:\.\.\.|{AXIS})?(?:, {AXIS})*,?)\)( integers in 0 \.\.\. V-1)?"
 # axes: the factors of each axis, such as ("3", "H", "D"); the first axis may be ("...",).
 Array = namedtuple("Array", "name axes is_integer")
-READERS_MODULE = "minifpt_own"      # whose functions may leave out arguments that are declared
+# The names of modules in files of the user's own begin so; their functions may leave out arguments
+# that are declared.
+USERS_MODULES = "minifpt_user_"
 
 bare = operator.attrgetter("__wrapped__")                 # the formula of an operation
 
@@ -47,7 +49,7 @@ def shapes(text):
         limit, caches = LIMITS.get(formula.__name__), caches_for(formula)
         defaults = {name: p.default for name, p in inspect.signature(formula).parameters.items()}
         known = {*defaults}.union(*(cache._fields for cache in caches))
-        is_open = formula.__module__ == READERS_MODULE or "cache" in defaults and not caches
+        is_open = formula.__module__.startswith(USERS_MODULES) or "cache" in defaults and not caches
         arrays = declared(formula.__name__, text, None if is_open else known)
 
         @functools.wraps(formula)

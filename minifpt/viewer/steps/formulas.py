@@ -71,7 +71,6 @@ def operands(step, inner):
     """
     op, (dy, *_, cache) = step.op, step.inputs.values()   # a user may name them otherwise
     names = {**step.inputs, "dy": dy, **fields(cache)}
-    names.pop("cache", None)
     if op in ("layer_norm", "rms_norm"):
         g = dy * names["w"]
         if names.get("xhat") is not None:

@@ -87,13 +87,12 @@ def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", difference
     """
     dry_run(model, task)
     settings = training.Settings.for_task(task, batch_size=batch_size, lr=lr)
-    batch_size = settings.batch_size
     count = whole("steps", "differences", differences, 0)
-    check(model, task, batch_size)
+    check(model, task, settings.batch_size)
     model, rng = copy.deepcopy(model), np.random.default_rng([whole("steps", "seed", seed, 0), 0])
-    lr = settings.lr * settings.factor(0)
-    optimizer = Adam([p for p in model.parameters() if p.trainable], lr)
-    x, y = task.batch(rng, batch_size, "train")
+    optimizer = Adam([p for p in model.parameters() if p.trainable],
+                     settings.lr * settings.factor(0))
+    x, y = task.batch(rng, settings.batch_size, "train")
     before = {name: p.data.copy() for name, p in model.named_parameters()}
     loss_before, _ = training.evaluate(model, task, x, y)
     fast = task.loss(model.forward(x, train=True, rng=copy.deepcopy(rng))[0], y)[0]
