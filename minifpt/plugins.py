@@ -45,11 +45,8 @@ def loaded():
 
 def shown(path):
     """Return a path as the user may have written it: relative below the working folder."""
-    try:
-        relative = os.path.relpath(path)
-    except (OSError, ValueError):                         # another drive, or no folder any more
-        return path
-    return path if relative.startswith("..") else relative
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
 def message(error):

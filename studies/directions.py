@@ -11,6 +11,7 @@ five patches each.  The queries' biases keep what they add to the score of each 
     dose          random blocks; spectra from flat to a single strong direction
     transplants   the pretrained trunk and its control exchange spectrum and norm
     trace         keys turned towards the queries or away from them
+    decay         trunks of ``studies.decay --shape 6x4x128``, from its folder ``runs``
 
 **The rule** is one for all arms.  Three learning rates are tried with three validation seeds.  A
 validation run ends at level 95, at its last step, or at the step at which another rate reached
@@ -95,7 +96,9 @@ STUDIES = {
         (CONTROL, "half flat", "norm"))],
     "trace": [Arm(trunk, 20, spectrum, "norm", trace) for trunk, spectra in (
         (ONE_BLOCK, ("own", "tau 2", "flat")), (PRETRAINED, ("own", "flat")))
-        for spectrum in spectra for trace in ("-0.5", "0", "0.25", "0.5")]}
+        for spectrum in spectra for trace in ("-0.5", "0", "0.25", "0.5")],
+    "decay": [Arm(f"runs/6x4x128-{text}-0.npz", 20, spectrum) for spectrum in ("own", "flat")
+              for text in ("in-order-0", "in-order-0.3", "shuffled-0.1")]}
 
 
 # ------------------------------------------------------------------------------- forms of the heads
@@ -300,7 +303,9 @@ def run_arm(arm, path):
 
 
 PREDICTIONS = RESULTS.parent / "directions-predictions.csv"
-WORDS = {PRETRAINED: "pretrained", CONTROL: "control"}
+WORDS = {PRETRAINED: "pretrained", CONTROL: "control",
+         "runs/6x4x128-in-order-0-0.npz": "decay 0", "runs/6x4x128-in-order-0.3-0.npz": "decay 0.3",
+         "runs/6x4x128-shuffled-0.1-0.npz": "shuffled, decay 0.1"}
 # Trunks of the study of trunks.
 FAMILIES = {PRETRAINED: ("next byte", style.PRETRAINED),
             "masked-t5": ("T5's form", style.COLORS["masked-t5"]),
@@ -368,14 +373,16 @@ def table(study, folder=RESULTS):
     results = outcomes(study, folder)
     head = {"dose": ["blocks", "bits", "spectrum", "same"],
             "transplants": ["directions", "spectrum", "norm"],
-            "trace": ["trunk", "spectrum", "trace"]}[study]
+            "trace": ["trunk", "spectrum", "trace"],
+            "decay": ["trunk", "spectrum"]}[study]
     lines = [[*head, "r", "80 %", "95 %", "80 to 95 %", "99 %", "rate"]]
     for arm, outcome in results.items():
         blocks = arm.trunk.partition(":")[2].partition("x")[0]
         first = {"dose": [blocks, str(arm.patch), name_of(arm), arm.size],
                  "transplants": [WORDS.get(key, key) for key in (
                      arm.trunk, spectrum_of(arm), norm_of(arm))],
-                 "trace": [WORDS.get(arm.trunk, "random block"), arm.spectrum, arm.trace]}[study]
+                 "trace": [WORDS.get(arm.trunk, "random block"), arm.spectrum, arm.trace],
+                 "decay": [WORDS.get(arm.trunk), arm.spectrum]}[study]
         lines.append([*first, f"{outcome.directions:.1f}",
                       *(spread([steps_to(percent, row) for row in outcome.rows], MOST_STEPS)
                         for percent in (80, 95)),

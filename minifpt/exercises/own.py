@@ -161,8 +161,6 @@ def put(path, *functions):
         else:
             source = inspect.getsource(function)
             new = {function.__name__: ast.get_source_segment(source, ast.parse(source).body[0])}
-        if missing := set(new) - set(nodes):
-            raise ValueError(f"{path}: it has no function {', '.join(missing)}")
         lines = text.removesuffix("\n").split("\n")       # splitlines would cut at form feeds
         for name in sorted(new, key=lambda name: -nodes[name].lineno):
             lines[nodes[name].lineno - 1:nodes[name].end_lineno] = new[name].splitlines()
@@ -283,12 +281,10 @@ def _running(reader, simple, is_half):
     @functools.wraps(function)
     def run(*args, **kwargs):
         bound = signature.bind(*args, **kwargs)
-        arguments = bound.arguments
-        for option in [n for n, value in arguments.items() if value is None]:
-            if signature.parameters[option].default is None:
-                del arguments[option]                     # an older file may lack it
+        bound.arguments = {n: value for n, value in bound.arguments.items() if value is not None
+                           or signature.parameters[n].default is not None}    # a file may lack it
         if need and is_half:
-            arguments["need"] = (True,) * len(need.default)
+            bound.arguments["need"] = (True,) * len(need.default)
         if name in reader.functions:
             reader.calls[name] += 1
         try:

@@ -155,9 +155,10 @@ def is_shared(names):
 
 
 def gradients(step):
-    """Return {input's name: gradient or ``None``} of a backward step."""
+    """Return {input's name: gradient} of a backward step, without those that are ``None``."""
     result = step.output if isinstance(step.output, tuple) else (step.output,)
-    return dict(zip(step.partner.gradients, result, strict=False))
+    return {name: grad for name, grad in zip(step.partner.gradients, result, strict=False)
+            if grad is not None}
 
 
 def fields(cache):

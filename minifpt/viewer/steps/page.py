@@ -5,13 +5,10 @@
 Everything in it comes from a :class:`minifpt.trace` of :func:`minifpt.training.step`.
 """
 
-import base64
 import copy
 import html
 import inspect
-import math
 import re
-from contextlib import suppress
 from unittest.mock import patch
 
 import numpy as np
@@ -29,7 +26,7 @@ from ...tracing import trace
 from ...trunks import TrunkSpec, config_for
 from .. import encoded, fill, read, to_json
 from . import differences as compared
-from .frames import MIN_TOKENS, TOKENS, Frames, Store, StoreFull, axes_of_weight
+from .frames import MIN_TOKENS, TOKENS, Frames, Store, axes_of_weight
 
 MAX_PARAMETERS = 20_000_000
 MAX_WORK = 2e9                                            # parameters x tokens of the batch
@@ -71,11 +68,6 @@ class Steps:
     def _repr_html_(self):
         return (f'<iframe srcdoc="{html.escape(self.html())}" width="100%" height="820" '
                 'style="border:0" title="One training step"></iframe>')
-
-    def array(self, number):
-        """Return an array of the file, by its number."""
-        a = self.data["arrays"][number]
-        return np.frombuffer(base64.b64decode(a["data"]), a["dtype"]).reshape(a["shown"])
 
 
 @single_threaded_blas
@@ -124,14 +116,14 @@ def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", difference
         "lr": optimizer.lr, "counts": model.counts(T), "losses": [loss_before, loss_after]}
     for examples, tokens, channels in TIGHTER:
         store = Store(CUT | dict.fromkeys(TOKENS, tokens) | dict.fromkeys(CHANNELS, channels)
-                      | {"example": examples}, T, ROOM if tokens != MIN_TOKENS else math.inf)
-        with suppress(StoreFull):
-            frames = Frames(t, store, model)
-            contents = {"steps": frames.steps, "sources": frames.sources, "runs": frames.runs,
-                        "x": store.add(x, ("example", "token", "channel")[:x.ndim]),
-                        "y": store.add(y, ("example", "token", "choice", "axis")[:y.ndim]),
-                        "adam": adam(model, optimizer, store, before, after, norms[0]),
-                        "unseen": frames.unread()}
+                      | {"example": examples}, T)
+        frames = Frames(t, store, model)
+        contents = {"steps": frames.steps, "sources": frames.sources, "runs": frames.runs,
+                    "x": store.add(x, ("example", "token", "channel")[:x.ndim]),
+                    "y": store.add(y, ("example", "token", "choice", "axis")[:y.ndim]),
+                    "adam": adam(model, optimizer, store, before, after, norms[0]),
+                    "unseen": frames.unread()}
+        if store.bytes <= ROOM:
             break
     rows, unchecked = [], ""
     try:
