@@ -125,8 +125,7 @@ def flag(where, name, value):
 def active_dropout(where, p, train, rng):
     """Return the dropout probability of a forward pass: ``p``, but 0 unless ``train``.  Raises
     ``ValueError`` where dropout has no generator to draw from."""
-    if not isinstance(train, bool):
-        flag(where, "train", train)
+    flag(where, "train", train)
     if train and p and not isinstance(rng, np.random.Generator):
         raise ValueError(f"{where}: dropout is {p} and rng is {brief(rng)}: pass "
                          "rng=np.random.default_rng(seed)")

@@ -13,11 +13,10 @@ from contextlib import contextmanager
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder, SourceFileLoader
 from pathlib import Path
 
+from .guards import USERS_MODULES
 from .spelling import suggestion
 
 USERS_OWN = re.compile(r"(?s)(.+\.py):([A-Za-z_]\w*)")
-# A user's files run as modules with these prefixes: FILE.py:NAME, and --functional FILE.
-MODULES = "minifpt_user_", "minifpt_own"
 LOADED = {}                                               # {module: (its file, the text that ran)}
 
 
@@ -29,7 +28,7 @@ def place(error):
     """Return ``FILE, line N, in METHOD`` of the user's code that raised an error, or ``""`` for
     other code."""
     frames = [(f, line) for f, line in traceback.walk_tb(error.__traceback__)
-              if str(f.f_globals.get("__name__")).startswith(MODULES)]
+              if str(f.f_globals.get("__name__")).startswith(USERS_MODULES)]
     if not frames:
         return ""
     frame, line = frames[-1]
@@ -40,16 +39,13 @@ def place(error):
 
 def loaded():
     """Return whether a file of the user's own has been run."""
-    return any(name.startswith(MODULES) for name in sys.modules)
+    return any(name.startswith(USERS_MODULES) for name in sys.modules)
 
 
 def shown(path):
     """Return a path as the user may have written it: relative below the working folder."""
-    try:
-        relative = os.path.relpath(path)
-    except (OSError, ValueError):                         # another drive, or no folder any more
-        return path
-    return path if relative.startswith("..") else relative
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
 def message(error):
@@ -106,7 +102,7 @@ class Finder:
 
     @staticmethod
     def find_spec(name, path=None, target=None):
-        spec = PathFinder.find_spec(name, path) if name.startswith(MODULES) else None
+        spec = PathFinder.find_spec(name, path) if name.startswith(USERS_MODULES) else None
         if spec and isinstance(spec.loader, SourceFileLoader):
             spec.loader = Loader(name, spec.origin)
         return spec
@@ -117,7 +113,7 @@ sys.meta_path.insert(0, Finder)
 
 def package_of(folder):
     """Return the name of the package that a user's folder is."""
-    return f"{MODULES[0]}{zlib.crc32(os.fsencode(folder)):08x}"
+    return f"{USERS_MODULES}{zlib.crc32(os.fsencode(folder)):08x}"
 
 
 def builtins_for(folder):
@@ -166,12 +162,11 @@ def run_file(path):
     name = f"{package_of(path.parent)}_{path.stem}"
     forget_changed(path.parent)
     if name not in sys.modules:
-        loader = Loader(name, str(path))
-        spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+        spec = importlib.util.spec_from_loader(name, Loader(name, str(path)))
         sys.modules[name] = importlib.util.module_from_spec(spec)     # as dataclasses expect
         try:
             with users_code():
-                loader.exec_module(sys.modules[name])
+                spec.loader.exec_module(sys.modules[name])
         except BaseException:
             del sys.modules[name]
             raise

@@ -1,6 +1,7 @@
 """What all tests share: reproducible hypothesis, arrays that refuse float64."""
 # ruff: noqa: E402
 
+import base64
 import functools
 import gc
 import importlib.util
@@ -220,6 +221,12 @@ def gradients(model, x):
     if cache is not None:
         model.backward(np.cos(y), cache)
     return {name: p.grad for name, p in model.named_parameters()} | {"output": y}
+
+
+def stored(steps, number):
+    """An array of a step page, by its number."""
+    a = steps.data["arrays"][number]
+    return np.frombuffer(base64.b64decode(a["data"]), a["dtype"]).reshape(a["shown"])
 
 
 def traced(model, x):

@@ -136,14 +136,6 @@ def test_a_copy_of_the_model_does_not_have_the_change(model):
     close(copied.forward(x)[0], want + 1.0)
 
 
-def test_a_copy_of_a_layer_with_a_method_of_its_own_does_not_have_the_change(model):
-    plain, x = model.trunk.ln_f.forward, batch()
-    model.trunk.ln_f.forward = lambda *args: plain(*args)
-    want = model.predict(x)
-    with minifpt.trace(model, {"trunk": lambda y: 0 * y}):
-        close(copy.deepcopy(model).predict(x), want)
-
-
 def test_an_adapter_that_is_added_or_merged_inside_acts_at_once(model):
     x = batch()
     with minifpt.trace(model):
@@ -171,9 +163,7 @@ def test_a_change_that_never_acts_is_refused(model):
     ({"trunk.h.0.atn": np.sin}, "'trunk.h.0.attn'"), ({"h.0.attn": np.sin}, "'trunk.h.0.attn'"),
     ({"trunk.h.0.attn.sofmax": np.sin}, "'trunk.h.0.attn.softmax'"),
     ({"trunk.h.2.attn": np.sin}, "the nearest are"), ({"x": np.sin}, "no layer or operation 'x'"),
-    ({"trunk.*.attn": np.sin}, "no layer or operation"), ({1: np.sin}, "got the name 1"),
-    ({ATTN: 3}, "expected a function"), ({ATTN: (np.sin, np.cos)}, "expected a function"),
-    ([ATTN], "dictionary"),
+    ({"trunk.*.attn": np.sin}, "no layer or operation"),
     ({ATTN: np.sin, "trunk.h.*.attn": np.sin}, "one change for each name"),
     ({ATTN: lambda y: y[0]}, "expected (2, 6, 8)"), ({ATTN: lambda y: None}, "returned shape"),
     ({ATTN: lambda y: "text"}, "returned shape"), ({ATTN: lambda y: y > 0}, "dtype bool"),

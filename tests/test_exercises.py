@@ -231,7 +231,6 @@ def test_a_hint_is_a_sentence(text, sentence):
 
 
 @pytest.mark.parametrize("call, message", [
-    (lambda: exercise(squares)(lambda rng: None), "exists twice"),
     (lambda: check("nothing", None), "no exercise 'nothing'"),
     *((lambda change=change: exercises.Exercise(squares, {"a sum": change}).wrong_answers,
        "squares: the mistake 'a sum' cannot be made by") for change in ("x + x -> x", "x -> ("))])

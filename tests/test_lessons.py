@@ -187,20 +187,6 @@ def test_a_progress_bar_is_not_kept(text, left):
     assert build.is_progress(output) == (not left)
 
 
-@pytest.mark.parametrize("colours, most", [(200, 256), (2000, 128)])
-def test_a_picture_keeps_the_order_of_its_colours(colours, most):
-    """Or, where there are too many for that, as many as cover it."""
-    Image = pytest.importorskip("PIL.Image")
-    shades = np.linspace(255, 0, colours).round().astype(np.uint8)
-    x = np.stack([shades, 255 - shades // 2, shades // 3], axis=-1)[None].repeat(3, axis=0)
-    if colours > 256:
-        x[1] = np.random.default_rng(0).integers(0, 256, x[1].shape)
-    small = lesson.few_colours(Image.fromarray(x))
-    assert small.mode == "P" and len(small.getcolors()) <= most
-    steps = np.diff(np.asarray(small.convert("RGB"))[0].astype(int), axis=0) * [1, -1, 1]
-    assert colours > 256 or (steps <= 0).all()
-
-
 @pytest.mark.parametrize(("guess", "answer", "unit", "line"), [
     ("5 %", 5.1, "%", "Your guess: 5 %. Answer: 5.1 %: right."),
     ("5%", 50.0, "%", "Your guess: 5 %. Answer: 50 %: off by a factor of 10."),

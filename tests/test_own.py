@@ -147,8 +147,6 @@ def test_the_solution_is_right_and_is_put_into_a_skeleton(tmp_path):
     assert "def relu(x):" in path.read_text(encoding="utf-8")
     rest = [str(r) for r in own.results(path, 0) if r.status != "passed"]
     assert not rest, f"lessons/solutions/18_functional.py needs a right body of each: {rest}"
-    with refused("no function body"):
-        own.put(path, body)
 
 
 @pytest.mark.parametrize("name", own.FUNCTIONS)

@@ -124,10 +124,7 @@ def test_each_source_pretrains_a_trunk_that_loads(pretrained, source, causal, ta
     path = pretrained(source)
     config, tensors = weights.read(path)
     assert config["causal"] is causal and ("wte.weight" in tensors) is table
-    last = minifpt.History.load(path.with_suffix("") / "metrics.csv")[-1]
     assert f"pretrain {source} --steps 2" in config["command"] and config["source"] == source
-    assert [config[k] for k in ("test_loss", "test_accuracy")] == [
-        round(last[k], 4) for k in ("test_loss", "test_accuracy")]
     assert config["dropout"] == 0.1 and (config.get("text"), config.get("task")) == {
         "bits": (None, "bit-memory"), "images": (None, "mnist"), "vision": (None, "mnist")}.get(
             source, (["a.txt", "b.txt"], None))

@@ -239,29 +239,14 @@ def picture(fig):
     from PIL import Image
     raw, small = io.BytesIO(), io.BytesIO()
     fig.savefig(raw, format="png", dpi=150, bbox_inches="tight", pad_inches=0.05)
-    image = few_colours(Image.open(raw).convert("RGB"))
+    image = Image.open(raw).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE,
+                                                    dither=Image.Dither.NONE)
     image.save(small, "png", optimize=True)
     titles = "; ".join(t for ax in fig.axes for side in ("left", "center")
                        if (t := ax.get_title(side).strip()))
     _display({"image/png": base64.b64encode(small.getvalue()).decode(),
               "text/plain": f"Picture: {titles}"},
              {"image/png": {"width": round(image.width * 90 / 150), "alt": titles or "picture"}})
-
-
-def few_colours(image):
-    """Return an RGB image with a palette.
-
-    Red, green and blue are rounded to steps, as fine as 256 colours allow: a cell of a matrix that
-    was darker or redder than another never comes out lighter.  A picture of many lines has more
-    colours than that, and gets the 128 that cover most; small areas keep theirs.
-    """
-    from PIL import Image
-    for levels in (35, 24, 20, 16):
-        step = 255 / (levels - 1)
-        rounded = image.point([round(round(v / step) * step) for v in range(256)] * 3)
-        if rounded.getcolors(256):
-            return rounded.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-    return image.quantize(128, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
 
 
 def _display(data, metadata):

@@ -136,14 +136,14 @@ def dropout_of(attention, dropout):
     is as likely as the others and brings a channel of its own, y shows the mask.  Within it, the
     library's ``dropout`` is this one."""
     def stand_in(x, p, rng):
-        mask = None
-        if p:
-            B, H, T, S = x.shape
-            with readers({"dropout": dropout}):
-                mask = S * attention(np.zeros((B, H, T, S)), np.zeros((B, H, S, S)),
-                                     np.zeros((B, H, S, S)) + np.eye(S), p, rng, False)[0]
-            mask = mask.astype(x.dtype)
-        return x if mask is None else x * mask, F.DropoutCache(mask)
+        if not p:
+            return x, F.DropoutCache(None)
+        B, H, T, S = x.shape
+        with readers({"dropout": dropout}):
+            mask = S * attention(np.zeros((B, H, T, S)), np.zeros((B, H, S, S)),
+                                 np.zeros((B, H, S, S)) + np.eye(S), p, rng, False)[0]
+        mask = mask.astype(x.dtype)
+        return x * mask, F.DropoutCache(mask)
     return stand_in
 
 

@@ -12,9 +12,7 @@ import hashlib
 import inspect
 import io
 import re
-import sys
 import textwrap
-import types
 from collections import Counter
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -25,8 +23,8 @@ from .. import fast, tracing
 from .. import functional as F
 from ..files import one_line, outputs, read_text, save_text
 from ..gradients.examples import examples
-from ..guards import READERS_MODULE, checked_form
-from ..plugins import builtins_for, compiled, forget_changed, users_code
+from ..guards import checked_form
+from ..plugins import run_file
 from .engine import NOT_WRITTEN, PASSED, WRONG, limited, lines_of
 from .lesson import lessons_folder
 from .operations import examine, learned
@@ -161,8 +159,6 @@ def put(path, *functions):
         else:
             source = inspect.getsource(function)
             new = {function.__name__: ast.get_source_segment(source, ast.parse(source).body[0])}
-        if missing := set(new) - set(nodes):
-            raise ValueError(f"{path}: it has no function {', '.join(missing)}")
         lines = text.removesuffix("\n").split("\n")       # splitlines would cut at form feeds
         for name in sorted(new, key=lambda name: -nodes[name].lineno):
             lines[nodes[name].lineno - 1:nodes[name].end_lineno] = new[name].splitlines()
@@ -199,15 +195,8 @@ def load(path):
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file; 'minifpt new {path}' makes it")
     text = read_text(path)
-    code = compiled(text, str(path))
+    reader, module = ReaderFile(path, text), run_file(path.resolve())
     stubs = {name: is_stub(node) for name, node in functions_of(text).items()}
-    reader, module = ReaderFile(path, text), types.ModuleType(READERS_MODULE)
-    sys.modules[module.__name__] = module                 # as dataclasses expect
-    module.__file__ = str(path)
-    forget_changed(path.resolve().parent)
-    module.__builtins__ = builtins_for(str(path.resolve().parent))
-    with users_code():
-        exec(code, vars(module))
     for name, ours in vars(F).items():
         theirs = vars(module).get(name)
         if name in FUNCTIONS and callable(theirs) and theirs is not ours and not stubs.get(name):
@@ -283,12 +272,10 @@ def _running(reader, simple, is_half):
     @functools.wraps(function)
     def run(*args, **kwargs):
         bound = signature.bind(*args, **kwargs)
-        arguments = bound.arguments
-        for option in [n for n, value in arguments.items() if value is None]:
-            if signature.parameters[option].default is None:
-                del arguments[option]                     # an older file may lack it
+        bound.arguments = {n: value for n, value in bound.arguments.items() if value is not None
+                           or signature.parameters[n].default is not None}    # a file may lack it
         if need and is_half:
-            arguments["need"] = (True,) * len(need.default)
+            bound.arguments["need"] = (True,) * len(need.default)
         if name in reader.functions:
             reader.calls[name] += 1
         try:

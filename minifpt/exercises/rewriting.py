@@ -79,9 +79,9 @@ class Replacer(ast.NodeTransformer):
     def visit(self, node):
         result = super().visit(node)
         if node in self.places:
-            names = self.places[node]
-            result = ast.parse(re.sub(NAME, lambda name: f"({ast.unparse(names[name[0]])})" if name[
-                0] in names else name[0], self.replacement)).body
+            texts = {name: f"({ast.unparse(code)})" for name, code in self.places[node].items()}
+            text = re.sub(NAME, lambda match: texts.get(match[0], match[0]), self.replacement)
+            result = ast.parse(text).body
             if isinstance(node, ast.expr):
                 result = result[0].value
                 if hasattr(node, "ctx"):                  # what is assigned to stays so

@@ -246,12 +246,10 @@ class _Check:
             for y, y_near, y_far in zip(here, near, far, strict=True):
                 is_moved = np.abs(y_far - y) > 1e-6 * np.abs(y).max(initial=0.0)
                 if np.mean(is_moved) > 0.1 and np.array_equal(y[is_moved], y_near[is_moved]):
-                    break
-            else:
-                continue
-            raise ValueError(f"gradcheck: the output ignores the twelfth digit of {name}: the "
-                             "operation computes in float32 inside, or rounds, and that hides "
-                             "errors below 1e-2: compute in float64, or pass tolerance=1e-2")
+                    raise ValueError(
+                        f"gradcheck: the output ignores the twelfth digit of {name}: the operation "
+                        "computes in float32 inside, or rounds, and that hides errors below 1e-2: "
+                        "compute in float64, or pass tolerance=1e-2")
 
     def note_place(self):
         """Note from which parameter on all gradients are right, where all before it are wrong."""

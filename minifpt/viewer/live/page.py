@@ -129,8 +129,6 @@ def check(name, trunk):
         raise ValueError(f"playground: {name} has {c.n_positions} positions, "
                          f"{c.activation_function} and epsilon {c.layer_norm_epsilon:g}, expected "
                          f"at least {MAX_TOKENS}, gelu_new and 1e-05")
-    if not all(np.abs(p.data).max() < 65_504 for _, p in trunk.named_parameters()):
-        raise ValueError(f"playground: {name} has weights beyond 65,504, the most of float16")
 
 
 def reference(trunk):

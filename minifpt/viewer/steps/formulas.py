@@ -71,7 +71,6 @@ def operands(step, inner):
     """
     op, (dy, *_, cache) = step.op, step.inputs.values()   # a user may name them otherwise
     names = {**step.inputs, "dy": dy, **fields(cache)}
-    names.pop("cache", None)
     if op in ("layer_norm", "rms_norm"):
         g = dy * names["w"]
         if names.get("xhat") is not None:
@@ -155,9 +154,10 @@ def is_shared(names):
 
 
 def gradients(step):
-    """Return {input's name: gradient or ``None``} of a backward step."""
+    """Return {input's name: gradient} of a backward step, without those that are ``None``."""
     result = step.output if isinstance(step.output, tuple) else (step.output,)
-    return dict(zip(step.partner.gradients, result, strict=False))
+    return {name: grad for name, grad in zip(step.partner.gradients, result, strict=False)
+            if grad is not None}
 
 
 def fields(cache):

@@ -43,19 +43,14 @@ BACK = ("The way back: dy says how the loss changes with each number that this o
         "From that follows how it changes with each number that went in.")
 
 
-class StoreFull(Exception):
-    """The arrays of a file are larger than its room."""
-
-
 class Store:
     """The arrays of a file: cut, each kept once, exact in their own dtype.
 
     The last tokens are kept, because the answer is read there; ``first`` says where they begin.
-    Arrays of more than ``room`` bytes raise :class:`StoreFull`.
     """
 
-    def __init__(self, cut, tokens, room):
-        self.cut, self.tokens, self.room = cut, tokens, room
+    def __init__(self, cut, tokens):
+        self.cut, self.tokens = cut, tokens
         self.arrays, self.numbers, self.bytes = [], {}, 0  # numbers: {content: its place in arrays}
 
     def add(self, a, axes):
@@ -76,8 +71,6 @@ class Store:
             self.arrays.append({"shape": list(a.shape), "shown": list(shown), "axes": list(axes),
                                 "first": first, "dtype": part.dtype.str,
                                 "data": encoded(part)})
-            if self.bytes > self.room:
-                raise StoreFull
         return self.numbers[key]
 
 
@@ -113,18 +106,24 @@ class Frames:
         self.t, self.store = t, store
         self.number = {step: i for i, step in enumerate(t.steps)}
         self.parameters = {id(p.data): (name, p.trainable) for name, p in model.named_parameters()}
-        self.sources, self.source_numbers, self.runs, self.run_numbers = [], {}, [], {}
+        # {function: its number}, {call: (its number, step)}
+        self.functions, self.calls = {}, {}
         self.steps = [self.frame(step) for step in t.steps]
+        self.sources = [*map(source_of, self.functions)]
+        self.runs = [watch(step) for _, step in self.calls.values()]
 
     def frame(self, step):
         """Return one step as plain JSON."""
         block = re.match(r".*?\b\d+(?=\.|$)", step.layer)     # trunk.h.0 of trunk.h.0.attn
+        # Equal shapes share one record of the lines that ran.
+        call = step.function, repr({n: describe(v) for n, v in step.inputs.items()})
         return {
             "name": step.name, "layer": step.layer, "op": step.op, "back": step.backward,
             "fold": block and block[0],
             "inside": self.number.get(step.inside, None),
             "partner": self.number.get(step.partner, None),
-            "source": self.source(step.function), "run": self.run(step),
+            "source": self.functions.setdefault(step.function, len(self.functions)),
+            "run": self.calls.setdefault(call, (len(self.calls), step))[0],
             **(self.backward(step) if step.backward else self.forward(step))}
 
     def unread(self):
@@ -180,8 +179,6 @@ class Frames:
                  if n in names and n not in ("cache", "need", "shape")]
         out = []
         for name, grad in grads.items():
-            if grad is None:
-                continue
             owner = step.partner and self.parameters.get(id(step.partner.inputs.get(name)))
             rows = grad[names["tokens"]] if step.op == "positions" and owner else grad
             entry = self.part(step.op, f"d{name}", rows, owner)
@@ -206,21 +203,6 @@ class Frames:
         return {"text": formulas.text_of(paper, name), "at": formula.at, "put": formula.put,
                 "over": formula.over, "plus": formula.plus, "refs": refs,
                 "times": float(names[formula.times]) if formula.times else 1.0}
-
-    def source(self, function):
-        """Store a function's source; return its index."""
-        if function not in self.source_numbers:
-            self.source_numbers[function] = len(self.sources)
-            self.sources.append(source_of(function))
-        return self.source_numbers[function]
-
-    def run(self, step):
-        """Return the index of the record of :func:`watch`; equal shapes share one record."""
-        key = step.function, repr({n: describe(v) for n, v in step.inputs.items()})
-        if key not in self.run_numbers:
-            self.run_numbers[key] = len(self.runs)
-            self.runs.append(watch(step))
-        return self.run_numbers[key]
 
 
 def source_of(function):

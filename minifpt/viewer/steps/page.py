@@ -5,13 +5,10 @@
 Everything in it comes from a :class:`minifpt.trace` of :func:`minifpt.training.step`.
 """
 
-import base64
 import copy
 import html
 import inspect
-import math
 import re
-from contextlib import suppress
 from unittest.mock import patch
 
 import numpy as np
@@ -29,7 +26,7 @@ from ...tracing import trace
 from ...trunks import TrunkSpec, config_for
 from .. import encoded, fill, read, to_json
 from . import differences as compared
-from .frames import MIN_TOKENS, TOKENS, Frames, Store, StoreFull, axes_of_weight
+from .frames import MIN_TOKENS, TOKENS, Frames, Store, axes_of_weight
 
 MAX_PARAMETERS = 20_000_000
 MAX_WORK = 2e9                                            # parameters x tokens of the batch
@@ -72,11 +69,6 @@ class Steps:
         return (f'<iframe srcdoc="{html.escape(self.html())}" width="100%" height="820" '
                 'style="border:0" title="One training step"></iframe>')
 
-    def array(self, number):
-        """Return an array of the file, by its number."""
-        a = self.data["arrays"][number]
-        return np.frombuffer(base64.b64decode(a["data"]), a["dtype"]).reshape(a["shown"])
-
 
 @single_threaded_blas
 def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", differences=60,
@@ -95,13 +87,12 @@ def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", difference
     """
     dry_run(model, task)
     settings = training.Settings.for_task(task, batch_size=batch_size, lr=lr)
-    batch_size = settings.batch_size
     count = whole("steps", "differences", differences, 0)
-    check(model, task, batch_size)
+    check(model, task, settings.batch_size)
     model, rng = copy.deepcopy(model), np.random.default_rng([whole("steps", "seed", seed, 0), 0])
-    lr = settings.lr * settings.factor(0)
-    optimizer = Adam([p for p in model.parameters() if p.trainable], lr)
-    x, y = task.batch(rng, batch_size, "train")
+    optimizer = Adam([p for p in model.parameters() if p.trainable],
+                     settings.lr * settings.factor(0))
+    x, y = task.batch(rng, settings.batch_size, "train")
     before = {name: p.data.copy() for name, p in model.named_parameters()}
     loss_before, _ = training.evaluate(model, task, x, y)
     fast = task.loss(model.forward(x, train=True, rng=copy.deepcopy(rng))[0], y)[0]
@@ -124,14 +115,14 @@ def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", difference
         "lr": optimizer.lr, "counts": model.counts(T), "losses": [loss_before, loss_after]}
     for examples, tokens, channels in TIGHTER:
         store = Store(CUT | dict.fromkeys(TOKENS, tokens) | dict.fromkeys(CHANNELS, channels)
-                      | {"example": examples}, T, ROOM if tokens != MIN_TOKENS else math.inf)
-        with suppress(StoreFull):
-            frames = Frames(t, store, model)
-            contents = {"steps": frames.steps, "sources": frames.sources, "runs": frames.runs,
-                        "x": store.add(x, ("example", "token", "channel")[:x.ndim]),
-                        "y": store.add(y, ("example", "token", "choice", "axis")[:y.ndim]),
-                        "adam": adam(model, optimizer, store, before, after, norms[0]),
-                        "unseen": frames.unread()}
+                      | {"example": examples}, T)
+        frames = Frames(t, store, model)
+        contents = {"steps": frames.steps, "sources": frames.sources, "runs": frames.runs,
+                    "x": store.add(x, ("example", "token", "channel")[:x.ndim]),
+                    "y": store.add(y, ("example", "token", "choice", "axis")[:y.ndim]),
+                    "adam": adam(model, optimizer, store, before, after, norms[0]),
+                    "unseen": frames.unread()}
+        if store.bytes <= ROOM:
             break
     rows, unchecked = [], ""
     try:
