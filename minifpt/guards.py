@@ -25,9 +25,7 @@ AXIS = r"(?:\d+|\d*[A-Z]+|n)"
 ARRAY = rf"(\w+) \(((?:\.\.\.|{AXIS})?(?:, {AXIS})*,?)\)( integers in 0 \.\.\. V-1)?"
 # axes: the factors of each axis, such as ("3", "H", "D"); the first axis may be ("...",).
 Array = namedtuple("Array", "name axes is_integer")
-# The names of modules in files of the user's own begin so; their functions may leave out arguments
-# that are declared.
-USERS_MODULES = "minifpt_user_"
+USERS_MODULES = "minifpt_user_"     # as in plugins: functions there may leave out what is declared
 
 bare = operator.attrgetter("__wrapped__")                 # the formula of an operation
 
@@ -243,15 +241,23 @@ def dropout(p, rng, **_):
         raise ValueError(f"dropout: rng is {brief(rng)}, expected np.random.default_rng(seed)")
 
 
-def attention(q, k, causal=True, **_):
+def attention(q, k, v, bias=None, causal=True, **_):
     """Raise ``ValueError`` unless the heads of queries are a multiple of those of keys, and each
-    query has a token to read: a softmax of nothing is NaN."""
+    query reads a token: a softmax of nothing is NaN."""
     (_, H, T, _), (_, G, S, _) = q.shape, k.shape
     if H % G:
         raise ValueError(f"attention: k has {G} heads, expected a divisor of the {H} of q")
     if causal and T > S:
         raise ValueError(f"attention: q has {T} tokens and k {S}, expected at least as many in k, "
                          "or causal=False")
+    if bias is not None:
+        can_read = bias > -np.inf                         # (H, T, S)
+        if causal:
+            can_read &= np.tri(T, S, S - T, dtype=bool)
+        if not can_read.any(axis=-1).all():
+            head, token = np.argwhere(~can_read.any(axis=-1))[0]
+            raise ValueError(f"attention: the bias lets token {token} of head {head} read no "
+                             "token, expected a number above -inf in each row")
 
 
 def last_tokens(x, n):
@@ -260,4 +266,10 @@ def last_tokens(x, n):
         raise ValueError(f"last_tokens: n is {brief(n)}, expected 1 to {x.shape[1]}")
 
 
-LIMITS = {f.__name__: f for f in (positions, dropout, attention, last_tokens)}
+def cross_entropy(targets, **_):
+    """Raise ``ValueError`` without targets: the mean of nothing is NaN."""
+    if not targets.size:
+        raise ValueError("cross_entropy: targets has no entry, expected at least one")
+
+
+LIMITS = {f.__name__: f for f in (positions, dropout, attention, last_tokens, cross_entropy)}

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder, SourceFileLoader
 from pathlib import Path
 
-from .guards import USERS_MODULES
 from .spelling import suggestion
 
+USERS_MODULES = "minifpt_user_"                           # the names of modules in a user's files
 USERS_OWN = re.compile(r"(?s)(.+\.py):([A-Za-z_]\w*)")
 LOADED = {}                                               # {module: (its file, the text that ran)}
 

@@ -154,6 +154,8 @@ def test_a_bias_may_hide_tokens_but_not_all_of_them(T):
                                    ops.attention(*qkv)[0], atol=1e-12)
     bias[1, 2] = [-np.inf] * 3 + [0.0] * (T - 3)          # token 2 reads later ones alone
     assert np.isfinite(F.attention(*qkv, causal=False, bias=bias)[0]).all()
+    with refused("the bias lets token 2 of head 1 read no token"):
+        F.attention(*qkv, bias=bias)
 
 
 @pytest.mark.parametrize("T, first", [(9, 5), (4, 3)])       # T, and the first token that changes

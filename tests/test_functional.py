@@ -227,6 +227,7 @@ REFUSALS = [
                            ([1, 0], "have type list, expected an array of integers"))],
     *[(lambda targets=targets: F.cross_entropy(ones((2, 3)), np.array(targets)),
        "cross_entropy: targets") for targets in ([0, 3], [-1, 0], [0], [[0, 1]])],
+    (lambda: F.cross_entropy(ones((0, 3)), np.array([], int)), "at least one"),
     *[(lambda n=n: F.last_tokens(ones((2, 5, 3)), n),
        f"^last_tokens: n is {n!r}, expected 1 to 5$")     # x[:, -0:] would be all of them
       for n in (0, 6, -1, 1.0, "1")],
