@@ -37,10 +37,17 @@ def lite(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def address(lite):
-    """The address of the site, which is served from this machine."""
+    """The address of the site, which is served from this machine under the guide's policy."""
+    guide = (ROOT / "docs" / "guide" / "launch.md").read_text(encoding="utf-8")
+    policy = re.search(r"^    (default-src .*'unsafe-eval'.*)$", guide, re.M)[1]
+
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *arguments):
             pass
+
+        def end_headers(self):
+            self.send_header("Content-Security-Policy", policy)
+            super().end_headers()
     config = lite / "jupyter-lite.json"
     settings = json.loads(config.read_text(encoding="utf-8"))
     settings["jupyter-config-data"]["exposeAppInBrowser"] = True
