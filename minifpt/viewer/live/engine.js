@@ -11,7 +11,7 @@
 // the type of all that follows. A sum is held in a JavaScript number, which has 64 bits, and is
 // rounded when it is stored.
 //
-// FAULT is "" or the id of a fault of checking.py, which one line below then makes.
+// FAULT is "" or the id of one of BREAKS in viewer/steps/differences.py, which one line below then makes.
 //
 // Letters for shapes: B batch, T tokens, C channels, H heads, D = C / H, V classes or vocabulary.
 "use strict";
