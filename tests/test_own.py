@@ -399,7 +399,8 @@ def test_the_table_has_what_is_done_wrong_and_next(file, capsys, monkeypatch):
     path = file(linear=body("linear"), linear_backward="return dy, dy, dy",
                 relu="while True: pass", relu_backward="return dy * (cache.x > 0)",
                 gelu_exact="raise SystemExit(0)", silu="x = silu(x)", attention=loop,
-                bias="print('/tmp/a/mine.py:3: here')\nreturn x - b, BiasCache(x.shape)")
+                bias="print('/tmp/a/mine.py:3: here', 'a' * 100_000)\n"
+                     "return x - b, BiasCache(x.shape)")
     assert cli.main(["check", path]) == 1
     out = capsys.readouterr().out.splitlines()
     lines = {line.split()[3].rstrip(":"): line for line in out}

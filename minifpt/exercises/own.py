@@ -311,7 +311,7 @@ def results(path, seed=None):
     for name in FUNCTIONS:
         with redirect_stdout(io.StringIO()) as printed, redirect_stderr(printed):
             result = examine(functions, name, seed)
-        if result.status != PASSED and (text := printed.getvalue()):
+        if result.status != PASSED and (text := printed.getvalue()[:1000]):
             text = re.sub(r"\S*/(?=\w+\.py\b)", "", text)     # without folders
             result.hint += f" It printed: {textwrap.shorten(text, 80, placeholder=' ...')}"
         checked.append(result)
