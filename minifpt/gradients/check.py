@@ -617,7 +617,8 @@ def _check_range(y):
         for place in np.flatnonzero(~(np.abs(a) <= LARGEST))[:1]:
             name = f"output {i}" if len(y) > 1 else "output"
             raise ValueError(f"gradcheck: {at(name, index(a, place))} is {a.flat[place]:.3g}, "
-                             f"expected a finite number, at most {LARGEST:g}: choose other inputs")
+                             f"expected a finite number, at most {LARGEST:g}: choose other "
+                             "inputs, or leave such outputs out, as those of a mask")
 
 
 def _close(a, b):
