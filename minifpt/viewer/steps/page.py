@@ -5,6 +5,7 @@
 Everything in it comes from a :class:`minifpt.trace` of :func:`minifpt.training.step`.
 """
 
+import base64
 import copy
 import html
 import inspect
@@ -64,6 +65,11 @@ class Steps:
         """Write the HTML file, in one rename; return its size in bytes.  Raises ``ValueError``
         where there is a file, unless ``force`` replaces it."""
         return outputs.write_text(path, self.html(), force)
+
+    def array(self, number):
+        """Return an array of the file, by its number; lesson 24 draws one."""
+        a = self.data["arrays"][number]
+        return np.frombuffer(base64.b64decode(a["data"]), a["dtype"]).reshape(a["shown"])
 
     def _repr_html_(self):
         return (f'<iframe srcdoc="{html.escape(self.html())}" width="100%" height="820" '
