@@ -191,7 +191,7 @@ class Trace:
         self.outputs[name] = copy.deepcopy(y)
         self.grads[name] = None
         if is_outermost and cache is not None and self._changes.by_place:
-            cache = self._changes
+            cache = ChangedCache(self._changes)
         return (y, cache) if is_pair else y
 
     def _backward(self, name, backward, args, kwargs):
@@ -293,8 +293,7 @@ class Trace:
 
 class Changes:
     """The changes of a trace; ``by_place`` holds {(layer, operation): (pattern, function)}, with ""
-    as the operation of a change of the layer's own output.  They are also the cache of a changed
-    run, and refuse to be read by a backward pass.
+    as the operation of a change of the layer's own output.
 
     change      {pattern: function}, as for :func:`minifpt.trace`.
     layers      names of the model's layers.
@@ -343,13 +342,12 @@ class Changes:
                              f"expected {y.shape} and {y.dtype}")
         return np.array(z, y.dtype)
 
-    def refuse_backward(self, *_):
+    def refuse_backward(self):
         """Raise ``ValueError``: a changed model was to run backward."""
         names = ", ".join(f"'{pattern}'" for pattern in dict.fromkeys(
             pattern for pattern, _ in self.by_place.values()))
         raise ValueError(f"trace: {names} was changed, and a changed model runs forward only: run "
                          "forward and backward without the change")
-    __getitem__ = __iter__ = refuse_backward
 
     def check_all_acted(self, t):
         """Raise ``ValueError`` for a change that never acted in a trace in which the model ran."""
@@ -358,6 +356,23 @@ class Changes:
                 ran = sorted({step.op for step in t.steps if step.layer == layer})
                 raise ValueError(f"trace: '{pattern}' changed nothing: '{joined(layer, op)}' never "
                                  f"ran; '{layer}' ran {', '.join(ran) or 'no operation'}")
+
+
+class ChangedCache:
+    """The cache of a changed run.  Reading anything of it raises ``ValueError``."""
+
+    def __init__(self, changes):
+        self.changes = changes
+
+    def refuse(self, *_):
+        """Raise ``ValueError``."""
+        self.changes.refuse_backward()
+    __getitem__ = __iter__ = refuse
+
+    def __getattr__(self, name):
+        if name.startswith("__") or name == "changes":    # Python itself looks for some
+            raise AttributeError(name)
+        self.refuse()
 
 
 def matches(name, pattern):

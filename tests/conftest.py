@@ -222,11 +222,6 @@ def gradients(model, x):
     return {name: p.grad for name, p in model.named_parameters()} | {"output": y}
 
 
-def stored(steps, number):
-    """An array of a step page, by its number."""
-    return steps.array(number)
-
-
 def traced(model, x):
     """Return the trace of a pass with dropout, and compare its results to those without a trace."""
     expected = gradients(model, x)

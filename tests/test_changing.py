@@ -81,7 +81,8 @@ def test_a_changed_model_does_not_run_backward(model, place):
                 model.backward(logits, cache)
     with minifpt.trace(model) if place == "inside another trace" else nullcontext():
         for use in (lambda: model.backward(logits, cache), lambda: cache["trunk"],
-                    lambda: [*cache], lambda: model.backward(logits, copy.deepcopy(cache))):
+                    lambda: [*cache], lambda: cache.probabilities,
+                    lambda: model.backward(logits, copy.deepcopy(cache))):
             with refused("a changed model runs forward only"):
                 use()
     assert not any(p.grad is not None for p in model.parameters())

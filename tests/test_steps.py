@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import refused, stored
+from conftest import refused
 
 import minifpt
 from minifpt import layers, machine, tracing, training
@@ -54,7 +54,7 @@ def find(steps, name, back=False):
 
 def array_of(steps, step, name, side="out"):
     """An array of a step, by its name, as the file holds it."""
-    return stored(steps, next(p["array"] for p in step[side] if p["name"] == name))
+    return steps.array(next(p["array"] for p in step[side] if p["name"] == name))
 
 
 # ---------------------------------------------------------------- the step is training's
@@ -78,7 +78,7 @@ def test_it_is_the_step_of_training(model_and_steps, task):
     after = dict(trained.named_parameters())
     for row in steps.data["adam"]["rows"]:
         if row["trained"] and "after" in row:
-            numbers = stored(steps, row["after"])
+            numbers = steps.array(row["after"])
             now = after[row["name"]].data[tuple(slice(n) for n in numbers.shape)]
             assert numbers.dtype == np.float32 and np.array_equal(numbers, now)
     assert {r["name"] for r in steps.data["adam"]["rows"] if r["moved"] == 0} == {
@@ -122,7 +122,7 @@ def test_every_operation_is_there_in_order_with_its_arrays(model_and_steps, task
         for part in step["in"] + step["out"]:
             value = known.get(part["name"])
             if "array" in part and value is not None:
-                numbers = stored(steps, part["array"])
+                numbers = steps.array(part["array"])
                 assert np.array_equal(numbers, value[tuple(map(slice, numbers.shape))])
     trained = {n for n, p in model.named_parameters() if p.trainable}
     assert trained == {p["parameter"] for s in steps.data["steps"] if s["back"]
@@ -136,7 +136,7 @@ def test_what_is_told_of_adam_gives_the_new_parameters(model_and_steps):
     rows = [r for r in A["rows"] if "grad" in r]
     assert len(rows) == sum(r["trained"] for r in A["rows"])
     for row in rows:
-        x, m, v, after = (stored(steps, row[key]) for key in ("before", "m", "v", "after"))
+        x, m, v, after = (steps.array(row[key]) for key in ("before", "m", "v", "after"))
         m, v = m / (1 - A["betas"][0]), v / (1 - A["betas"][1])
         assert np.allclose(x - steps.data["lr"] * m / (np.sqrt(v) + A["eps"]), after, atol=1e-6)
 
@@ -413,7 +413,7 @@ def test_the_last_tokens_are_kept_and_named(name, monkeypatch):
     x, _ = task.batch(np.random.default_rng([0, 0]), 2, "train")
     a = steps.data["arrays"][steps.data["x"]]
     assert a["first"][1] == task.tokens - 8 and np.array_equal(
-        stored(steps, steps.data["x"]), x[:, -8:, :24] if x.ndim == 3 else x[:, -8:])
+        steps.array(steps.data["x"]), x[:, -8:, :24] if x.ndim == 3 else x[:, -8:])
     for a in steps.data["arrays"]:
         for n, shown, first, axis in zip(a["shape"], a["shown"], a["first"], a["axes"],
                                          strict=True):

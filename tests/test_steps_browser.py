@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pytest
-from conftest import stored
 
 import minifpt
 
@@ -130,7 +129,7 @@ def test_the_keys_jump_over_blocks(page):
 def test_the_numbers_are_those_of_the_step(page, steps):
     rng = np.random.default_rng(0)
     for n in rng.integers(0, len(steps.data["arrays"]), 40):
-        kept = stored(steps, n)
+        kept = steps.array(n)
         theirs = page.evaluate(f"Array.from(array({n}).values)")
         assert np.array_equal(np.array(theirs, kept.dtype).reshape(kept.shape), kept)
 
@@ -290,7 +289,7 @@ def test_a_matrix_says_its_least_value(page, steps):
     part = next(p for p in step["in"] if p["name"] == "rstd")
     label = page.locator("figure", has_text="rstd ").locator("canvas").get_attribute("aria-label")
     low, high = re.search(r"values from (\S+) to (\S+);", label).groups()
-    kept = stored(steps, part["array"])
+    kept = steps.array(part["array"])
     assert [float(low), float(high)] == pytest.approx([kept.min(), kept.max()], rel=1e-3)
     assert float(low) > 0
 
@@ -345,7 +344,7 @@ def test_a_matrix_is_a_grid_and_escape_gives_the_focus_back(page, steps):
     cell = page.locator(f"#{active}")
     assert cell.get_attribute("role") == "gridcell" and cell.get_attribute(
         "aria-colindex") == "2" and cell.evaluate("e => e.parentElement.ariaRowIndex") == "2"
-    number = stored(steps, step["out"][0]["array"])[0, 1, 1]
+    number = steps.array(step["out"][0]["array"])[0, 1, 1]
     assert float(cell.inner_text().replace("−", "-")) == pytest.approx(number, rel=1e-3)
     page.keyboard.press("Enter")                          # forward numbers answer, too
     asked = page.locator("#asked")

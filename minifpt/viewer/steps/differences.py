@@ -58,10 +58,10 @@ def breaks(t, model, task, x, y, rng, rows):
     for fault in BREAKS:
         faulty = broken(fault)
         wrong_pass = {vars(F)[f"{fault.op}_backward"]: faulty.function}
-        with standing_in(wrong_pass), tracing.trace(model) as wrong:
+        with standing_in(wrong_pass), tracing.trace(model) as faulty_trace:
             logits, cache = model.forward(x, train=True, rng=copy.deepcopy(rng))
             model.backward(task.loss(logits, y)[1], cache)
-        faulty_steps = dict(zip(right, [step for step in wrong.steps if step.backward],
+        faulty_steps = dict(zip(right, [step for step in faulty_trace.steps if step.backward],
                                 strict=True))
         errors = {i: max((float(np.max(relative(a, b, rms(b)), initial=0.0)) for a, b in zip(
             grads_of(faulty_steps[i]), grads_of(step), strict=True)), default=0.0)

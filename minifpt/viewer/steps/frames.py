@@ -109,8 +109,6 @@ class Frames:
         # {function: its number}, {call: (its number, step)}
         self.functions, self.calls = {}, {}
         self.steps = [self.frame(step) for step in t.steps]
-        self.sources = [*map(source_of, self.functions)]
-        self.runs = [watch(step) for _, step in self.calls.values()]
 
     def frame(self, step):
         """Return one step as plain JSON."""
@@ -125,6 +123,14 @@ class Frames:
             "source": self.functions.setdefault(step.function, len(self.functions)),
             "run": self.calls.setdefault(call, (len(self.calls), step))[0],
             **(self.backward(step) if step.backward else self.forward(step))}
+
+    def sources(self):
+        """Return the source of each function, see :func:`source_of`."""
+        return [*map(source_of, self.functions)]
+
+    def runs(self):
+        """Return the lines that ran in each call, see :func:`watch`."""
+        return [watch(step) for _, step in self.calls.values()]
 
     def unread(self):
         """Return the parameters that no operation reads, because a trunk's own code does."""

@@ -123,13 +123,13 @@ def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", difference
         store = Store(CUT | dict.fromkeys(TOKENS, tokens) | dict.fromkeys(CHANNELS, channels)
                       | {"example": examples}, T)
         frames = Frames(t, store, model)
-        contents = {"steps": frames.steps, "sources": frames.sources, "runs": frames.runs,
-                    "x": store.add(x, ("example", "token", "channel")[:x.ndim]),
-                    "y": store.add(y, ("example", "token", "choice", "axis")[:y.ndim]),
-                    "adam": adam(model, optimizer, store, before, after, norms[0]),
-                    "unseen": frames.unread()}
+        others = {"x": store.add(x, ("example", "token", "channel")[:x.ndim]),
+                  "y": store.add(y, ("example", "token", "choice", "axis")[:y.ndim]),
+                  "adam": adam(model, optimizer, store, before, after, norms[0]),
+                  "unseen": frames.unread()}
         if store.bytes <= ROOM:
             break
+    contents = {"steps": frames.steps, "sources": frames.sources(), "runs": frames.runs(), **others}
     rows, unchecked = [], ""
     try:
         rows = compared.differences(t, model, task, x, y, rng, count, progress)
