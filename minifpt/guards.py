@@ -260,6 +260,12 @@ def attention(q, k, v, bias=None, causal=True, **_):
                              "token, expected a number above -inf in each row")
 
 
+def rope(base=1.0, **_):
+    """Raise ``ValueError`` for a base of 0, which has no negative powers."""
+    if not base:
+        raise ValueError(f"rope: base is {base}, expected a number above 0")
+
+
 def last_tokens(x, n):
     """Raise ``ValueError`` unless n is from 1 to T: ``x[:, -0:]`` would be all tokens."""
     if not is_integer(n) or not 1 <= n <= x.shape[1]:
@@ -272,4 +278,4 @@ def cross_entropy(targets, **_):
         raise ValueError("cross_entropy: targets has no entry, expected at least one")
 
 
-LIMITS = {f.__name__: f for f in (positions, dropout, attention, last_tokens, cross_entropy)}
+LIMITS = {f.__name__: f for f in (positions, dropout, attention, rope, last_tokens, cross_entropy)}

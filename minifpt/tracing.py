@@ -129,10 +129,11 @@ class Trace:
         self.steps = []
         self._data = {id(p.data): p.data for _, p in model.named_parameters()}     # not copied
         # The objects are kept, so that no other one may get their ids.
-        self._layers = {id(layer): (name, layer) for name, layer in named_layers(model)}
+        self._layers = {id(layer): (name, layer, type(layer))
+                        for name, layer in named_layers(model)}
         self._root = self._running = Pass((None, ""))     # the innermost pass is running
         operations = {op for op, _ in named_pairs()}
-        self._changes = Changes(change, [name for name, _ in self._layers.values()], operations)
+        self._changes = Changes(change, [n for n, *_ in self._layers.values()], operations)
         # What runs without this trace: another one may be open, and records, too.
         self._outer, self._outer_run = TRACE.get(), RUN.get()
 
@@ -284,11 +285,21 @@ class Trace:
         if self._outer:
             method, run = run, functools.partial(self._outer._pass, back, layer, run)
             run.shown = method
-        name, _ = self._layers.get(id(layer), (None, None))
+        name, *_ = self._layers.get(id(layer), (None,))
         running = self._running                           # a layer may call its base class
         if name is None or (running.place, running.backward) == ((name, ""), back):
             return run(*args, **kwargs)
         return (self._backward if back else self._forward)(name, run, args, kwargs)
+
+    def _check(self, model):
+        """Raise ``ValueError`` if a change never acted, or if its layers are not there any more."""
+        self._changes.check_all_acted(self)
+        before = {key: kind for key, (_, _, kind) in self._layers.items()}
+        now = {id(layer): type(layer) for _, layer in named_layers(model)}
+        if any(now.get(key, kind) is not kind for key, kind in before.items()) or (
+                now != before and self._changes.by_place):
+            raise ValueError("trace: layers of the model were replaced while it was traced: open "
+                             "the trace after that")
 
 
 class Changes:
@@ -303,7 +314,13 @@ class Changes:
     def __init__(self, change, layers, operations):
         self.layers, self.operations = layers, operations
         self.by_place, self.acted = {}, set()
+        if change is not None and not isinstance(change, dict):
+            raise ValueError(f"trace: change is {brief(change)}, expected a dictionary "
+                             "{name: function}")
         for pattern, function in (change or {}).items():
+            if not callable(function):
+                raise ValueError(f"trace: change['{pattern}'] is {brief(function)}, expected a "
+                                 "function")
             for place in self.places(pattern):
                 if place in self.by_place:
                     raise ValueError(f"trace: both '{self.by_place[place][0]}' and '{pattern}' "
@@ -313,6 +330,9 @@ class Changes:
 
     def places(self, pattern):
         """Return (layer, "") of the layers, or else (layer, operation), that match a pattern."""
+        if not isinstance(pattern, str):
+            raise ValueError(f"trace: got the name {brief(pattern)}, expected a text such as "
+                             "'trunk.h.0.attn'")
         if names := [name for name in self.layers if matches(name, pattern)]:
             return [(name, "") for name in names]
         outer, _, op = pattern.rpartition(".")
@@ -469,12 +489,12 @@ def trace(model: layers.Layer, change: dict | None = None) -> Iterator[Trace]:
     t = Trace(model, change)
     with watched_methods, fast.run_by(t._run):
         with watched_methods.lock:                        # another thread may open one, too
-            for _, layer in t._layers.values():
+            for _, layer, _ in t._layers.values():
                 watch(layer)
         TRACE.set(t)
         try:
             yield t
-            t._changes.check_all_acted(t)
+            t._check(model)
         finally:
             t._layers, t._root, t._running = {}, None, None
             while (innermost := TRACE.get()) and innermost._root is None:

@@ -151,6 +151,12 @@ def test_an_adapter_that_is_added_or_merged_inside_acts_at_once(model):
     close(model.predict(x), adapted)
 
 
+def test_layers_that_are_replaced_while_a_change_is_open_are_refused(model):
+    with refused("layers of the model were replaced"), minifpt.trace(model, {ATTN: np.sin}):
+        model.predict(batch())
+        minifpt.adapters.adapt(model, "lora:on=attn.*")
+
+
 def test_a_change_that_never_acts_is_refused(model):
     model.spare = layers.Linear(2, 2)
     with refused("'spare' changed nothing"):
@@ -164,7 +170,9 @@ def test_a_change_that_never_acts_is_refused(model):
     ({"trunk.h.0.atn": np.sin}, "'trunk.h.0.attn'"), ({"h.0.attn": np.sin}, "'trunk.h.0.attn'"),
     ({"trunk.h.0.attn.sofmax": np.sin}, "'trunk.h.0.attn.softmax'"),
     ({"trunk.h.2.attn": np.sin}, "the nearest are"), ({"x": np.sin}, "no layer or operation 'x'"),
-    ({"trunk.*.attn": np.sin}, "no layer or operation"),
+    ({"trunk.*.attn": np.sin}, "no layer or operation"), ({1: np.sin}, "got the name 1"),
+    ({ATTN: 3}, "expected a function"), ({ATTN: (np.sin, np.cos)}, "expected a function"),
+    ([ATTN], "dictionary"),
     ({ATTN: np.sin, "trunk.h.*.attn": np.sin}, "one change for each name"),
     ({ATTN: lambda y: y[0]}, "expected (2, 6, 8)"), ({ATTN: lambda y: None}, "returned shape"),
     ({ATTN: lambda y: "text"}, "returned shape"), ({ATTN: lambda y: y > 0}, "dtype bool"),

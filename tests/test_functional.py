@@ -178,7 +178,7 @@ QKV = HEADS, HEADS, HEADS
 @pytest.mark.parametrize("call, name, values", [
     (lambda v: F.layer_norm(X, SCALE, SCALE, v), "eps", (None, "1", -1, NAN, SCALE, True, [1e-5])),
     (lambda v: F.rms_norm(X, SCALE, v), "eps", (None, INF, 1j)),
-    (lambda v: F.rope(HEADS, v), "base", (None, "1", -1, INF, SCALE)),
+    (lambda v: F.rope(HEADS, v), "base", (None, "1", 0, -1, INF, SCALE)),
     (lambda v: F.rope(HEADS, start=v), "start", (None, 1.5, NAN, "1", True)),
     (lambda v: F.positions(X, np.ones((9, 4), "f4"), v), "start", (1.0, True, [1])),
     (lambda v: F.attention(*QKV, v), "p", (None, NAN, 1, HEADS)),

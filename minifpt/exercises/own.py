@@ -159,6 +159,8 @@ def put(path, *functions):
         else:
             source = inspect.getsource(function)
             new = {function.__name__: ast.get_source_segment(source, ast.parse(source).body[0])}
+        if missing := set(new) - set(nodes):
+            raise ValueError(f"{path}: it has no function {', '.join(missing)}")
         lines = text.removesuffix("\n").split("\n")       # splitlines would cut at form feeds
         for name in sorted(new, key=lambda name: -nodes[name].lineno):
             lines[nodes[name].lineno - 1:nodes[name].end_lineno] = new[name].splitlines()
