@@ -18,6 +18,7 @@ import minifpt
 from minifpt import cli
 from minifpt.experiments import compare
 from minifpt.files import outputs, read_text, write_beside
+from minifpt.viewer.live import page as live
 from minifpt.viewer.steps import page as steps
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -176,6 +177,7 @@ def contents():
     ("convert r0 --out w.npz", "w.npz")])
 def test_a_file_is_not_replaced_without_force(here, fails, monkeypatch, line, file):
     monkeypatch.setattr(compare, "perform", None)         # refused before anything is computed
+    monkeypatch.setattr(live, "playground", None)
     path = Path(file)
     path.parent.mkdir(exist_ok=True)
     path.write_text("step,notes\n1,mine\n")

@@ -116,7 +116,7 @@ def test_loading_keeps_no_second_copy_and_no_token_table(tmp_path, save, dtype):
     ({"config": np.array("[1]")}, "not a minifpt weight file"),
     ({"config": np.array('{"n_layer": "two"}')}, "n_layer must be a whole number"),
     ({"config": np.array('{"activation_function": "tanh"}')}, "activation_function is 'tanh'"),
-    *[({"ln_f.weight": bad}, "ln_f.weight") for bad in (
+    *[({"ln_f.weight": bad}, "ln_f.weight' has dtype") for bad in (
         np.array(["a"] * 6), np.array([None] * 6), np.ones(6, int), np.ones(6, bool),
         np.ones(6, complex))],
     *[({"ln_f.bias": np.array([1, value, 2, 3, 4, 5], dtype)}, "'ln_f.bias' holds a NaN or an inf")

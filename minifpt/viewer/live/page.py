@@ -78,6 +78,7 @@ def page_data(model=MODEL):
 def save(path, model=MODEL, task="bit-xor", force=False):
     """Write the page and return its size in bytes.  Raises ``ValueError`` where there is a file,
     unless ``force`` replaces it."""
+    outputs.check(path, force)                            # before the page, which takes seconds
     return outputs.write_text(path, playground(model, task), force)
 
 
