@@ -115,6 +115,15 @@ def test_ctrl_c_and_sigterm_while_it_starts_are_one_line(signum, tmp_path):
     assert run.stderr == "minifpt: interrupted\n"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_ctrl_c_twice_prints_no_traceback(tmp_path):
+    """The second one while Python ends."""
+    (tmp_path / "tqdm.py").write_text("import atexit, os\natexit.register(os.kill, os.getpid(), 2)\n"
+                                      "os.kill(os.getpid(), 2)")
+    run = python("-m", "minifpt", "train", path=tmp_path, status=-signal.SIGINT)
+    assert run.stderr == "minifpt: interrupted\n"
+
+
 def test_ctrl_c_is_raised_in_a_program_of_someone_else_s(tmp_path):
     (tmp_path / "tqdm.py").write_text("raise KeyboardInterrupt")
     assert "KeyboardInterrupt" in python("-c", "import minifpt.cli, minifpt.training",
