@@ -380,6 +380,19 @@ def test_a_head_that_differs_from_a_tied_table_is_a_head_of_its_own(tmp_path):
         trunks.LlamaLM.from_pretrained(change(tmp_path / "m", {"tie_word_embeddings": False}))
 
 
+@pytest.mark.parametrize("kind, table", [("llama", "model.embed_tokens.weight"),
+                                         ("gpt2", "transformer.wte.weight")])
+def test_a_tied_table_may_be_saved_as_the_head_alone(tmp_path, kind, table):
+    """safetensors.torch.save_model keeps the first of two names of one tensor."""
+    model = {"llama": trunks.LlamaLM, "gpt2": minifpt.LanguageModel}[kind]
+    lm = model(config(kind))
+    lm.save(tmp_path / "m")
+    change_tensors(tmp_path / "m", lambda tensors: {
+        "lm_head.weight" if name == table else name: a for name, a in tensors.items()})
+    loaded = model.from_pretrained(tmp_path / "m")
+    np.testing.assert_array_equal(loaded.wte.weight.data, lm.wte.weight.data)
+
+
 def test_a_llama_without_a_head_is_converted_as_a_trunk(tmp_path):
     """Transformers' LlamaModel, whose config says that its table is not tied."""
     lm = trunks.LlamaLM(config("llama"), seed=2)
