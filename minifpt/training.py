@@ -244,7 +244,8 @@ def train(model: Layer, task: Task | str | None = None, steps: int | None = None
 
     step              the number of steps that are done.
     loss, accuracy    of the last step's batch.
-    batch             that batch, ``(x, y)``.
+    batch             that batch, ``(x, y)``.  A run that was stopped in a test begins with the
+                      callback of that step, without batch and gradients: they are ``None``.
     model, task       those that are trained; ``run.model.save("folder")`` writes the trunk.  The
                       same parameters must stay trainable.  Small frozen matrices are read-only
                       meanwhile: to change one, put another array into ``p.data``.  A checkpoint
@@ -252,8 +253,8 @@ def train(model: Layer, task: Task | str | None = None, steps: int | None = None
     history           the rows of the tests so far, a :class:`History`.
     settings          all settings of the run, such as ``run.settings.steps``.
     optimizer         :class:`minifpt.optim.Adam`, with the ``parameters`` and their gradients,
-                      ``grad``.  A learning rate that the callback gives ``run.optimizer.lr`` is
-                      that of the next steps, times the schedule.
+                      ``grad``, which ``clip`` has made smaller.  A learning rate that the callback
+                      gives ``run.optimizer.lr`` is that of the next steps, times the schedule.
     lr                the learning rate without the schedule.
     rng               the generator of batches and dropout: a number drawn from it changes the run.
     seconds()         how long the run has taken, also before it was resumed.

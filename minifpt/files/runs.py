@@ -76,6 +76,7 @@ def save_checkpoint(path, run):
     optimizer = run.optimizer
     state = {"step": run.step, "seconds": run.seconds(), "since_test": run.since_test.tolist(),
              "t": optimizer.t, "lr": run.lr, "config": run.config,
+             "loss": run.loss, "accuracy": run.accuracy,
              "rng": run.rng.bit_generator.state, "history": list(run.history)}
     arrays = {"state": np.array(json.dumps(state))}
     for (name, p), m, v in zip(trained(run.model), optimizer.m, optimizer.v, strict=True):
@@ -117,6 +118,7 @@ def load_checkpoint(path, run):
     optimizer.t, run.rng.bit_generator.state = state["t"], rng.state
     run.history[:], run.since_test[:] = state["history"], state["since_test"]
     run.step, run.lr = state["step"], state["lr"]
+    run.loss, run.accuracy = state.get("loss"), state.get("accuracy")      # older files lack them
     run.began -= state["seconds"]
 
 
@@ -128,7 +130,8 @@ def trained(model):
 def check_state(state, steps):
     """Raise ``ValueError`` for numbers in a checkpoint that no run of ``steps`` steps writes."""
     rows, step = state["history"], state["step"]
-    numbers = [step, state["seconds"], state["lr"], *state["since_test"],
+    last = [state[name] for name in ("loss", "accuracy") if state.get(name) is not None]
+    numbers = [step, state["seconds"], state["lr"], *last, *state["since_test"],
                *(x for row in rows for x in row.values())]
     if not (all(type(x) in (int, float) and not abs(x) > sys.float_info.max for x in numbers)
             and 0 <= step <= steps and state["t"] == step and len(state["since_test"]) == 3
