@@ -118,7 +118,8 @@ def test_ctrl_c_and_sigterm_while_it_starts_are_one_line(signum, tmp_path):
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_ctrl_c_twice_prints_no_traceback(tmp_path):
     """The second one while Python ends."""
-    (tmp_path / "tqdm.py").write_text("import atexit, os\natexit.register(os.kill, os.getpid(), 2)\n"
+    (tmp_path / "tqdm.py").write_text("import atexit, os\n"
+                                      "atexit.register(os.kill, os.getpid(), 2)\n"
                                       "os.kill(os.getpid(), 2)")
     run = python("-m", "minifpt", "train", path=tmp_path, status=-signal.SIGINT)
     assert run.stderr == "minifpt: interrupted\n"
