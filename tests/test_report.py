@@ -97,6 +97,7 @@ def test_another_path_to_the_task_s_file_resumes(copy):
 
 @pytest.mark.parametrize("harm, message", [
     (lambda f: shutil.rmtree(f), "there is no such folder"),
+    (lambda f: (shutil.rmtree(f), f.touch()), "it is a file, expected the folder of a run"),
     (lambda f: (f / "config.json").unlink(), "holds no run (no config.json)"),
     (lambda f: (f / "config.json").write_text("{"), "not JSON"),
     (lambda f: (f / "config.json").write_text("[]"), "expected a JSON object"),
