@@ -19,10 +19,11 @@ from minifpt import cli, fast, trunks
 from minifpt import functional as F
 from minifpt.experiments.convert import import_weights as convert
 from minifpt.files import PACKAGE, weights
-from minifpt.files.families import family_of, read_config, readable, registry
+from minifpt.files.families import as_transformers, family_of, read_config, readable, registry
 from minifpt.files.huggingface import read_safetensors
 from minifpt.gpt2 import SHAPES
 from minifpt.layers import KVCache
+from minifpt.trunks import llama
 from minifpt.trunks.encoder import Encoder
 
 SMALL = dict(n_layer=2, n_head=2, n_embd=8, n_positions=12, dropout=0.0, initializer_range=0.4)
@@ -365,6 +366,25 @@ def test_wrappers_before_names_and_biases_of_zeros_are_left_out(tmp_path, prefix
             "encoder.final_layer_norm.bias": np.ones(8, np.float32)})
         with refused("also holds"):
             trunks.get(tmp_path / "a")
+
+
+def test_angles_are_scaled_by_their_wave_length():
+    """Llama 3.1: short waves stay, those that did not turn once are stretched, others between."""
+    c = config("llama, scaled", head_dim=12, rope_scaling=(8.0, 1.0, 4.0, 40), rope_base=50.0)
+    expected = []
+    for i in range(6):
+        length = 2 * np.pi * 50 ** (i / 6)
+        between = (40 / length - 1) / (4 - 1)
+        expected.append(1 if length < 40 / 4 else 1 / 8 if length > 40 else
+                        between + (1 - between) / 8)
+    assert 1 == expected[0] > expected[1] > expected[2] > expected[3] == 1 / 8
+    np.testing.assert_allclose(llama.rope_scale(c), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("n, size", [(9, [48, 48]), (12, [192, 16])])
+def test_a_vit_of_a_square_number_of_positions_has_square_images(n, size):
+    raw, _ = as_transformers(config("vit", n_positions=n), [])
+    assert (raw["image_size"], raw["patch_size"]) == (size, 16)
 
 
 def test_a_head_that_differs_from_a_tied_table_is_a_head_of_its_own(tmp_path):
