@@ -602,7 +602,8 @@ def hidden_states(trunk, x):
     """Return Transformers' last hidden states of embeddings x; of a ViT behind its patches."""
     kind = type(trunk).__name__
     if kind == "ViTModel":
-        x = x + trunk.embeddings.position_embeddings[:, 1:x.shape[1] + 1]
+        x = trunk.embeddings.dropout(
+            x + trunk.embeddings.position_embeddings[:, 1:x.shape[1] + 1])
         for layer in trunk.layers:
             x = layer(x)
         return trunk.layernorm(x)
@@ -666,6 +667,33 @@ def test_transformers_computes_the_same_and_reads_what_is_saved(tmp_path, name, 
             error = relative_error(got, want, least)
             # Our folder holds the sum of positions and token types in float32.
             assert error < max(limit, 1e-6 * i), f"{key}: relative error {error:.1e}"
+
+
+class KeepsAll(np.random.Generator):
+    """A generator with which dropout sets nothing to 0, and so only divides by 1 - p."""
+
+    def random(self, size=None, dtype=np.float64, out=None):
+        return np.ones(size, dtype)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", [
+    "gpt2", "bert", "roberta", "longformer", "vit", "gpt_neox", "gpt_neox, half"])
+def test_dropout_acts_where_transformers_has_it(tmp_path, monkeypatch, name):
+    kind, options, T = ORACLE[name]
+    theirs_of(kind, options).save_pretrained(tmp_path)
+    import torch
+    import transformers
+    monkeypatch.setattr(torch.nn.functional, "dropout",
+                        lambda x, p=0.5, training=True, inplace=False: x / (1 - p * training))
+    ours = trunks.get(tmp_path, dtype=np.float64, dropout=0.3)
+    rates = dict.fromkeys(family_of(ours.config).dropouts, 0.3)
+    theirs = getattr(transformers, kind).from_pretrained(
+        tmp_path, attn_implementation="eager", dtype=torch.float64, **rates).base_model.train()
+    x = normal(2, T, ours.config.n_embd)
+    y, _ = ours.forward(x, train=True, rng=KeepsAll(np.random.PCG64()))
+    assert relative_error(y, ours.forward(x)[0]) > 0.01
+    assert relative_error(y, hidden_states(theirs, torch.tensor(x)).detach().numpy()) < 1e-6
 
 
 @pytest.mark.oracle
