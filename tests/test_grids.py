@@ -143,19 +143,41 @@ class Soft(minifpt.tasks.BitXOR):
 """
 
 
-def test_a_changed_file_of_the_user_s_own_is_named_and_runs_go_on(cwd, capsys):
+def test_a_changed_file_of_the_user_s_own_is_named_once_and_runs_go_on(cwd, capsys):
     Path("own.py").write_text(OWN)
-    options = {"models": ["own.py:trunk"], "names": ["own.py:Task"], "seeds": [0]}
+    options = {"models": ["own.py:trunk"], "names": ["own.py:Task"]}
     first = grid("g", **options).results
     assert grid("g", **options).results == first and not capsys.readouterr().err
     Path("own.py").write_text(OWN.replace("return 0.25", "return 0.75"))
     assert grid("g", **options).results == first
-    folder = next(Path("g").glob("*/*/0"))
     assert capsys.readouterr().err == (
-        f"minifpt: {folder} was begun with another text of own.py: its results may differ\n")
+        "minifpt: g was begun with another text of own.py: its results may differ\n")
     Path("own.py").write_text(OWN.replace("n_head=1", "n_head=2"))
     with refused("was made with other layers or settings of the model, such as heads"):
         grid("g", **options)
+
+
+@pytest.mark.parametrize("executor", [None, ThreadPoolExecutor(1)], ids=["none", "one"])
+@pytest.mark.parametrize("file", ["task.py", "trunk.py"])
+def test_a_file_that_changes_while_a_grid_runs_stops_the_next_run(file, executor, cwd, steps,
+                                                                  monkeypatch):
+    """All runs of a table are of one task and one trunk; the finished ones stay."""
+    def edit(*args, **kw):
+        result = run(*args, **kw)
+        Path(file).write_text(OWN + "# edited\n")
+        return result
+    run = compare.run
+    for name in ("task.py", "trunk.py"):
+        Path(name).write_text(OWN)
+    options = {"names": ["task.py:Task"], "models": ["trunk.py:trunk"], "executor": executor}
+    with monkeypatch.context() as m:
+        m.setattr(compare, "run", edit)
+        with refused(f"the text of {file} has changed since the grid began: restore it and give"):
+            grid("g", **options)
+    assert [len(folders(Path("g"))), len(steps)] == [1, 4]
+    Path(file).write_text(OWN)
+    grid("g", **options)
+    assert [len(folders(Path("g"))), len(steps)] == [2, 8]
 
 
 @pytest.mark.parametrize("file", ["own.py", "c++/own.py"])
