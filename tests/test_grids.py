@@ -248,7 +248,7 @@ def test_where_output_is_redirected_each_finished_run_is_a_line(tmp_path, capsys
     for more in {"seeds": [0]}, {"executor": own}, {"seeds": range(3), "rates": [HUGE, 1e-3]}:
         grid(tmp_path / "g", progress=True, **more)
     own.shutdown()
-    lines = [re.fullmatch(r"(\d) of (\d) runs: (.+), (nan|\d+\.\d) % test accuracy", line)
+    lines = [re.fullmatch(r"(\d) of (\d) runs: (.+), (nan|\d+\.\d) % (\w+) accuracy", line)
              for line in capsys.readouterr().err.splitlines()]
     runs = {Path(line[3]).relative_to(tmp_path / "g"): line for line in lines}
     assert len(runs) == len(lines) == 1 + 1 + 4 + 3       # a run that was finished before has none
@@ -256,6 +256,7 @@ def test_where_output_is_redirected_each_finished_run_is_a_line(tmp_path, capsys
         (str(n), "7") for n in range(1, 8))]
     for path, line in runs.items():
         folder = tmp_path / "g" / path
+        assert line[5] == ("validation" if path.parts[0] == "choice" else "test")
         assert line[4] == "nan" if (folder / DIVERGED).exists() else (
             f"{100 * History.load(folder / 'metrics.csv')[-1]['test_accuracy']:.1f}")
 
