@@ -426,7 +426,7 @@ def test_each_trunk_takes_the_rate_that_is_best_on_validation_draws(tiny, tmp_pa
     run = compare.run
 
     def noted(task, model, out, **kw):
-        calls.append(("validation" in task.options, kw["seed"], kw["lr"]))
+        calls.append((isinstance(task, compare.Validation), kw["seed"], kw["lr"]))
         return run(task, model, out, **kw)
     monkeypatch.setattr(compare, "run", noted)
     options = dict(steps=20, batch_size=8, eval_every=10, test_examples=64)
@@ -452,7 +452,7 @@ def test_all_rates_are_run_with_all_seeds_masks_and_adapters(tiny, tmp_path, cap
                      "--all-rates", "--steps", 1, "--seeds", 2, "--out", tmp_path / "out"]) == 0
     text = capsys.readouterr().out
     for arm in ("random, lr 0.001", "random (1x1x4), lora:rank=1, lr 0.001",
-                "random (1x1x4), lora:rank=1, frozen: only:ln, lr 0.01"):
+                "random (1x1x4), lora:rank=1, trained: ln, lr 0.01"):
         assert f"\n| {arm} |" in text
     assert not (tmp_path / "out" / "choice").exists() and "edge" not in text
 
@@ -567,7 +567,7 @@ def test_validation_draws_differ_from_the_test(tmp_path):
     task = tasks.get("typos")
     view = compare.Validation(task)
     x, y = view.test_set()                                # the same for all trunks and seeds
-    assert len(x) == view.options["validation"] == 2000 and view.name == task.name
+    assert len(x) == 2000 and (view.name, view.options) == (task.name, task.options)
     assert compare.Validation(tasks.get("typos")).test_set()[0].tolist() == x.tolist()
     assert {*x.ravel()} <= {*task.text.bytes["train"], *task.text.bytes["validation"]}
     rng = np.random.default_rng

@@ -18,6 +18,7 @@ import minifpt
 from minifpt import cli, fast, trunks
 from minifpt import functional as F
 from minifpt.experiments.convert import import_weights as convert
+from minifpt.experiments.pretrain import pretrain
 from minifpt.files import PACKAGE, weights
 from minifpt.files.families import as_transformers, family_of, read_config, readable, registry
 from minifpt.files.huggingface import read_safetensors
@@ -296,7 +297,8 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_f
     ("gpt_neox", {"attention_bias": False}, "attention_bias is False"),
     ("gpt_neox", {"rope_parameters": {"rope_type": "linear"}}, "rope_type is 'linear'"),
     ("gpt_neox", {"rope_parameters": {"partial_rotary_factor": "x"}}, "rope_share"),
-    ("gpt_neox", {"hidden_dropout": 0.2}, "one dropout"), ("gpt_neox", {"head_dim": 2}, "head_dim"),
+    ("gpt_neox", {"hidden_dropout": 0.2}, "one dropout .* dropout=, on the command line --dropout"),
+    ("gpt_neox", {"head_dim": 2}, "head_dim"),
     *[("gpt_neox", {"rope_parameters": None, key: 0.75, **old},
        f"{key} is 0.75, and rotary_.*make them equal")
       for key in ("rope_theta", "partial_rotary_factor")
@@ -421,6 +423,17 @@ def test_a_llama_without_a_head_is_converted_as_a_trunk(tmp_path):
     trunk = trunks.get(str(convert(tmp_path / "a", tmp_path / "b.npz", "float32")))
     for (name, p), q in zip(lm.trunk.named_parameters(), trunk.parameters(), strict=True):
         assert np.array_equal(p.data, q.data), name
+
+
+def test_a_family_without_a_language_model_is_converted_as_a_trunk(tmp_path, monkeypatch):
+    trunks.LlamaLM(config("llama")).save(tmp_path / "a")
+    monkeypatch.setitem(registry(), "llama", registry()["llama"]._replace(language_model=None))
+    assert "lm_head.weight" not in np.load(convert(tmp_path / "a", tmp_path / "b.npz"))
+    assert type(trunks.get(tmp_path / "b.npz")) is trunks.Llama
+    with refused("has no language model of a Llama, only the trunk"):
+        trunks.language_model(tmp_path / "a")
+    with refused("has no language model of a Llama, which language needs"):
+        pretrain("language", tmp_path / "c", text=["x"], shape="llama:1x2x8")
 
 
 @pytest.mark.parametrize("name", ["minillama-tiny", "minigpt-tiny", "minigpt-language"])

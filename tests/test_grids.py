@@ -143,19 +143,41 @@ class Soft(minifpt.tasks.BitXOR):
 """
 
 
-def test_a_changed_file_of_the_user_s_own_is_named_and_runs_go_on(cwd, capsys):
+def test_a_changed_file_of_the_user_s_own_is_named_once_and_runs_go_on(cwd, capsys):
     Path("own.py").write_text(OWN)
-    options = {"models": ["own.py:trunk"], "names": ["own.py:Task"], "seeds": [0]}
+    options = {"models": ["own.py:trunk"], "names": ["own.py:Task"]}
     first = grid("g", **options).results
     assert grid("g", **options).results == first and not capsys.readouterr().err
     Path("own.py").write_text(OWN.replace("return 0.25", "return 0.75"))
     assert grid("g", **options).results == first
-    folder = next(Path("g").glob("*/*/0"))
     assert capsys.readouterr().err == (
-        f"minifpt: {folder} was begun with another text of own.py: its results may differ\n")
+        "minifpt: g was begun with another text of own.py: its results may differ\n")
     Path("own.py").write_text(OWN.replace("n_head=1", "n_head=2"))
     with refused("was made with other layers or settings of the model, such as heads"):
         grid("g", **options)
+
+
+@pytest.mark.parametrize("executor", [None, ThreadPoolExecutor(1)], ids=["none", "one"])
+@pytest.mark.parametrize("file", ["task.py", "trunk.py"])
+def test_a_file_that_changes_while_a_grid_runs_stops_the_next_run(file, executor, cwd, steps,
+                                                                  monkeypatch):
+    """All runs of a table are of one task and one trunk; the finished ones stay."""
+    def edit(*args, **kw):
+        result = run(*args, **kw)
+        Path(file).write_text(OWN + "# edited\n")
+        return result
+    run = compare.run
+    for name in ("task.py", "trunk.py"):
+        Path(name).write_text(OWN)
+    options = {"names": ["task.py:Task"], "models": ["trunk.py:trunk"], "executor": executor}
+    with monkeypatch.context() as m:
+        m.setattr(compare, "run", edit)
+        with refused(f"the text of {file} has changed since the grid began: restore it and give"):
+            grid("g", **options)
+    assert [len(folders(Path("g"))), len(steps)] == [1, 4]
+    Path(file).write_text(OWN)
+    grid("g", **options)
+    assert [len(folders(Path("g"))), len(steps)] == [2, 8]
 
 
 @pytest.mark.parametrize("file", ["own.py", "c++/own.py"])
@@ -226,7 +248,7 @@ def test_where_output_is_redirected_each_finished_run_is_a_line(tmp_path, capsys
     for more in {"seeds": [0]}, {"executor": own}, {"seeds": range(3), "rates": [HUGE, 1e-3]}:
         grid(tmp_path / "g", progress=True, **more)
     own.shutdown()
-    lines = [re.fullmatch(r"(\d) of (\d) runs: (.+), (nan|\d+\.\d) % test accuracy", line)
+    lines = [re.fullmatch(r"(\d) of (\d) runs: (.+), (nan|\d+\.\d) % (\w+) accuracy", line)
              for line in capsys.readouterr().err.splitlines()]
     runs = {Path(line[3]).relative_to(tmp_path / "g"): line for line in lines}
     assert len(runs) == len(lines) == 1 + 1 + 4 + 3       # a run that was finished before has none
@@ -234,6 +256,7 @@ def test_where_output_is_redirected_each_finished_run_is_a_line(tmp_path, capsys
         (str(n), "7") for n in range(1, 8))]
     for path, line in runs.items():
         folder = tmp_path / "g" / path
+        assert line[5] == ("validation" if path.parts[0] == "choice" else "test")
         assert line[4] == "nan" if (folder / DIVERGED).exists() else (
             f"{100 * History.load(folder / 'metrics.csv')[-1]['test_accuracy']:.1f}")
 

@@ -79,12 +79,17 @@ def test_read_run_gives_the_trained_model(made, name):
 
 
 def test_a_run_that_chose_a_rate_is_tested_on_validation_draws(tmp_path):
-    """Its task is tested on validation draws, as it was."""
+    """So its report says; its options make the task again."""
     job = compare.Job("bit-xor", {"n": 2}, MODEL, 0, tmp_path / "choice", SMALL | {
         "progress": False, "steps": 2}, validation=True)
     job.settings.pop("progress")
     job()
     assert isinstance(read_run(tmp_path / "choice")[0], compare.Validation)
+    assert cli.main(["report", tmp_path / "choice"]) == 0
+    page = (tmp_path / "choice/report.html").read_text()
+    assert "% validation accuracy on 2,000 examples" in page and "test accuracy" not in page
+    settings = minifpt.load(tmp_path / "choice").run
+    assert tasks.get(settings["task"], **settings["options"]).options == {"n": 2}
 
 
 def test_another_path_to_the_task_s_file_resumes(copy):

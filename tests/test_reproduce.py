@@ -116,6 +116,8 @@ def test_a_comparison_whose_curves_still_rise_says_so():
     runs = {"language": [history(0.7, 0.9, 0.995, 1.0)], "random": [history(0.5, 0.5, 0.54, 0.6)]}
     line = tables.still_rising(tables.Grid({"bit-xor": runs}, {}, {}, [0]))
     assert line == "Still rising at the end: random on bit XOR. More --steps may change the order."
-    del runs["random"]
+    runs |= {"random": [history(0.5, 1.0)], "language": [history(0.7, 0.9, 0.91, 0.996)]}
+    assert tables.still_rising(tables.Grid({"bit-xor": runs}, {}, {}, [0])) == ""
+    assert ": language on mine." in tables.still_rising(tables.Grid({"mine": runs}, {}, {}, [0]))
     runs["short"] = [history(0.5)]
     assert tables.still_rising(tables.Grid({"bit-xor": runs}, {}, {}, [0])) == ""

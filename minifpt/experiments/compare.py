@@ -10,7 +10,7 @@ import re
 import uuid
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -21,10 +21,19 @@ import numpy as np
 from .. import tasks
 from ..checks import number, whole
 from ..files import nearest_folder, outputs, plots, read_json, save_text, to_json
-from ..files.runs import COLUMNS, DIVERGED, History, check_same, with_defaults
+from ..files.runs import (
+    COLUMNS,
+    DIVERGED,
+    NAMED,
+    History,
+    check_same,
+    say_what_differs,
+    with_defaults,
+)
 from ..fpt import FPT
 from ..plugins import USERS_OWN, users_code
 from ..progress import progress_bar
+from ..record import texts
 from ..spelling import suggestion
 from ..tasks import optional, task_class
 from ..tasks.base import dry_run
@@ -69,16 +78,19 @@ class Job:
     title: str = ""                                       # of the task
     label: str = ""                                       # of the arm
     rates: tuple = ()                                     # that it tries
+    texts: dict = field(default_factory=dict)             # of the user's files, at the grid's start
 
     def __call__(self, progress=False, stop=None):
         """Do the run and return its :class:`minifpt.History`; read it where it has been done.
         ``stop`` is as for :func:`minifpt.train`.
 
         A run that diverged is not repeated: its folder has a file ``diverged.txt``.  A validation
-        run that diverged counts as the worst of all; another one raises ``Diverged``.
+        run that diverged counts as the worst of all; another one raises ``Diverged``.  Raises
+        ``ValueError`` if a file of the user's own has changed since the grid began.
         """
+        self.check_texts()
         config = self.out / "config.json"
-        resume = config.exists()
+        resume, token = config.exists(), NAMED.set(self.texts)        # check_folders named them
         try:
             # NumPy's warnings add nothing to the error of a run that diverges.  Another process
             # may not know the class of an error that the user's code raises.
@@ -99,6 +111,17 @@ class Job:
             match = re.match(r"step (\d+)", text)
             step = int(match[1]) if match else 0
             return History([dict.fromkeys(COLUMNS, np.nan) | {"step": step}])
+        finally:
+            NAMED.reset(token)
+
+    def check_texts(self):
+        """Raise ``ValueError`` if the text of the task's or the trunk's file is another one than
+        at the grid's start: its runs would be of two tasks or trunks."""
+        for part, version in texts(self.task, self.trunk).items():
+            if self.texts.get(part, version) != version:
+                raise ValueError(f"{self.out}: the {part} has changed since the grid began: "
+                                 "restore it and give the same command again, or choose another "
+                                 "--out")
 
     def at(self, rate):
         """Return the same with a learning rate, in a folder of its own."""
@@ -215,13 +238,15 @@ def cells_of(columns, arms, rates):
             Settings.for_task(task, **settings)           # raises
             cells.append(Job(column.task, column.options, arm.trunk, None,
                              Path(folder, arm.folder), settings, False, grid_id, title, label,
-                             arm.sweep(rates)))
+                             arm.sweep(rates), texts(column.task, arm.trunk)))
     return cells, {title: optional(task, "chance")
                    for title, task in zip(titles, all_tasks, strict=True)}
 
 
-def check_folders(jobs):
-    """Raise ``ValueError`` where the folder of a job has a run of other settings."""
+def check_folders(out, jobs):
+    """Raise ``ValueError`` where the folder of a job has a run of other settings.  Say on stderr
+    which files of the user's own had another text when runs of the grid began."""
+    others = {}
     for job in jobs:
         if (config := job.out / "config.json").exists():
             before = with_defaults(read_json(config), Settings)
@@ -230,6 +255,9 @@ def check_folders(jobs):
                 name: "function" if callable(value) else value
                 for name, value in job.settings.items() if name in before},
                 "the run has", may_be_longer=False)
+            others |= {part: version for part, version in before.get("versions", {}).items()
+                       if job.texts.get(part, version) != version}
+    say_what_differs(out, {"versions": others}, dict(chain(*(job.texts.items() for job in jobs))))
 
 
 # ------------------------------------------------------------------------------ the grid
@@ -263,7 +291,8 @@ def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=V
         out = out.absolute()
     sweep_jobs = [job for cell in tries
                   for job in cell.jobs(out / "choice", validation_seeds, validation=True)]
-    check_folders([*sweep_jobs, *(job for cell in tries or cells for job in cell.jobs(out, seeds))])
+    check_folders(out, [*sweep_jobs,
+                        *(job for cell in tries or cells for job in cell.jobs(out, seeds))])
     results = tables.Grid({}, {}, {}, seeds, chances)
     pool = Pool(jobs) if executor is None and jobs > 1 else nullcontext(executor)
     total = len(sweep_jobs) + len(cells) * len(seeds)

@@ -18,7 +18,7 @@ from ..layers import settings_crc
 from ..record import texts
 from ..tasks.base import fingerprint
 from ..training import Run, Settings, train
-from .validation import Validation
+from .validation import MARK, Validation
 
 # Keys of every run's config.json.
 SETTINGS = {"task": str, "options": dict, "steps": int, "batch_size": int, "lr": float,
@@ -36,7 +36,8 @@ def run(task, trunk, out=None, *, seed=0, source=None, config=None, **options):
     """
     names = {*inspect.signature(FPT.for_task).parameters} & {*options}
     model = FPT.for_task(task, trunk, seed=seed, **{name: options.pop(name) for name in names})
-    config = {"source": source or task.name} | (config or {})
+    mark = MARK if isinstance(task, Validation) else {}
+    config = {"source": source or task.name} | mark | (config or {})
     return model, train(model, task, seed=seed, out=out, config=config, **options)
 
 
@@ -118,17 +119,15 @@ def read_config(folder):
 
 def task_of(folder, config):
     """Return the task of a run, made again from its ``config.json``."""
-    options = dict(config["options"])
-    is_validation = options.pop("validation", False)
     name = str(config.get("source") or config["task"])
     if name == config["task"] and name not in tasks.names() and ".py:" not in name:
         raise ValueError(f"{folder}: its task {brief(name)} was built in code, or is of another "
                          "version: train with FILE.py:CLASS, from which it can be made again")
-    task = remake(folder, "its task", lambda: tasks.get(name, **options))
+    task = remake(folder, "its task", lambda: tasks.get(name, **config["options"]))
     if task.name != config["task"]:
         raise ValueError(f"{folder}: its task was {brief(config['task'])}, {name} now makes "
                          f"'{task.name}'")
-    return Validation(task) if is_validation else task
+    return Validation(task) if {*MARK} <= {*config} else task
 
 
 def at_start(folder, config, trunk=None):

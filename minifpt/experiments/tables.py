@@ -74,7 +74,8 @@ class Arm:
         mask, *others = self.settings.values()
         mask = FreezeMask.parse(mask)
         parts = [trunk or TrunkSpec.parse(self.trunk).label, *(x for x in others if x is not None),
-                 *([f"frozen: {mask}"] if mask != FreezeMask.fpt() else [])]
+                 *([f"trained: {','.join(mask.only)}"] if mask.only else
+                   [f"frozen: {mask}"] if mask != FreezeMask.fpt() else [])]
         return self.label if self.label and not trunk else ", ".join(map(str, parts))
 
 
@@ -199,14 +200,18 @@ def differences(grid):
 
 
 def still_rising(grid):
-    """Return a line that names the arms whose mean accuracy rose by more than two points in the
-    last quarter of their steps, or "" if there is none."""
+    """Return a line that names the arms whose mean accuracy is more than two points above that of
+    the last test in the first three quarters of their steps, or "" if there is none.
+
+    An arm whose seeds have all reached the task's target accuracy, or 100 %, has no way to go."""
     arms = []
     for task, models in grid.results.items():
+        target = tasks.optional(tasks.TASKS.get(task), "target_accuracy") or 1
         for model, histories in models.items():
             steps, curves = plots.common(histories, "test_accuracy")
             earlier = [i for i, step in enumerate(steps) if step <= 0.75 * steps[-1]]
-            if earlier and 100 * (curves[:, -1] - curves[:, earlier[-1]]).mean() > 2:
+            rise = (curves[:, -1] - curves[:, earlier[-1]]).mean() if earlier else 0
+            if 100 * rise > 2 and curves[:, -1].min() < target:
                 arms.append(f"{model} on {tasks.label_of(task)}")
     if not arms:
         return ""

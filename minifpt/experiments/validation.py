@@ -5,6 +5,7 @@ import numpy as np
 from ..tasks.base import fingerprint, optional
 
 VALIDATION_EXAMPLES = 2000                                # used to choose a learning rate
+MARK = {"validation_examples": VALIDATION_EXAMPLES}       # of such a run, in its config.json
 
 
 class Validation:
@@ -15,7 +16,6 @@ class Validation:
 
     def __init__(self, task):
         self.task, self.validation_set = task, None
-        self.options = optional(task, "options") | {"validation": VALIDATION_EXAMPLES}
         self.split = "validation" if "validation" in optional(task, "splits") else "train"
 
     def __getattr__(self, name):

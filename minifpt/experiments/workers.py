@@ -41,8 +41,9 @@ def perform(jobs, folder, bar, executor=None, progress=True):
                 bar.update()
                 bar.n += bar.disable                  # then update does nothing
                 if bar.disable and progress:
+                    split = "validation" if jobs[i].validation else "test"
                     print(f"{bar.n} of {bar.total} runs: {jobs[i].out}, "
-                          f"{100 * history[-1]['test_accuracy']:.1f} % test accuracy",
+                          f"{100 * history[-1]['test_accuracy']:.1f} % {split} accuracy",
                           file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         raise Interrupted(folder=folder) from None

@@ -7,6 +7,7 @@ import os
 import sys
 import textwrap
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import MISSING, fields
 
 import numpy as np
@@ -29,6 +30,7 @@ DIVERGED = "diverged.txt"                                 # the error of a run t
 OURS = "config.json", "checkpoint.npz", "metrics.csv", "curves.png", DIVERGED
 RESTORE = "restore it, or choose another folder for a new run"
 FORMAT = 3                                                # of config.json; others are refused
+NAMED = ContextVar("NAMED", default=())                   # versions that say_what_differs skips
 
 # The parts of a run's fingerprint in config.json, each with what an error says of another one.
 PARTS = {"data": "other data",
@@ -220,7 +222,8 @@ def with_defaults(config, settings):
 def say_what_differs(out, config, now):
     """Say on stderr which of the versions in ``now`` the run in a folder was not begun with."""
     before = config.get("versions", {})
-    parts = [part for part, version in now.items() if before.get(part, version) != version]
+    parts = [part for part, version in now.items()
+             if before.get(part, version) != version and part not in NAMED.get()]
     if parts:
         print(f"minifpt: {out} was begun with another {' and another '.join(parts)}: its "
               "results may differ", file=sys.stderr)

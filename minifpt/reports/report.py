@@ -9,6 +9,7 @@ from html import escape
 import numpy as np
 
 from .. import functional as F
+from ..experiments.validation import Validation
 from ..files import outputs, plots
 from ..freeze import GROUPS
 from ..observers import draw_test
@@ -57,7 +58,8 @@ def result_section(folder, task, run, tested):
     """Return the accuracy in a sentence, the curves, and the number of test examples, as HTML."""
     steps, chance = run.settings.steps, optional(task, "chance")
     is_whole = run.step == steps or run.is_solved()
-    text = (f"{100 * tested.accuracy:.2f} % test accuracy on {len(tested.x):,} examples after "
+    split = "validation" if isinstance(task, Validation) else "test"
+    text = (f"{100 * tested.accuracy:.2f} % {split} accuracy on {len(tested.x):,} examples after "
             f"{run.step:,}"
             + (" steps" if is_whole else f" of {steps:,} steps, where the run stopped")
             + (f"; chance is {100 * chance:.3g} %" if chance is not None else ""))
@@ -68,8 +70,8 @@ def result_section(folder, task, run, tested):
         "Training: the mean since the point before, with dropout where the run has it. Test: on "
         "held-out examples, without.") + table([
             ["run", str(folder)], ["step of the checkpoint", f"{run.step:,}"],
-            ["test examples", f"{len(tested.x):,}"], ["test loss", f"{tested.loss:.4g}"],
-            ["test accuracy", f"{100 * tested.accuracy:.2f} %"],
+            [f"{split} examples", f"{len(tested.x):,}"], [f"{split} loss", f"{tested.loss:.4g}"],
+            [f"{split} accuracy", f"{100 * tested.accuracy:.2f} %"],
             ["seconds of training", f"{run.history[-1]['seconds']:,.0f}"]])
 
 
