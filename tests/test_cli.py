@@ -332,8 +332,8 @@ def test_compare_chooses_learning_rates(output):
     assert len(Path("g/runs.csv").read_text().splitlines()) == 1 + 1 + 2 * 3
 
 
-def test_gradcheck_lists_every_operation_and_model_and_finds_a_wrong_gradient(capsys, output,
-                                                                            monkeypatch):
+def test_gradcheck_lists_every_operation_and_model_and_finds_a_wrong_gradient(
+        capsys, output, monkeypatch, fails):
     check = viewing.gradients.gradcheck                   # of each parameter one direction
     monkeypatch.setattr(viewing.gradients, "gradcheck",
                         lambda *args, **kw: check(*args, **kw, elementwise=0, directions=1,
@@ -351,9 +351,13 @@ def test_gradcheck_lists_every_operation_and_model_and_finds_a_wrong_gradient(ca
         1.001 * relu_backward(dy, cache)))
     monkeypatch.setattr(viewing.tracing, "OPERATIONS", ["relu", "silu"])
     assert status_of("gradcheck") == 1
-    failed = [line.split()[0] for line in capsys.readouterr().out.splitlines()
-              if line.endswith("FAILED")]
-    assert failed == ["relu"]
+    out = capsys.readouterr().out
+    failed = [line.split()[0] for line in out.splitlines() if line.endswith("FAILED")]
+    assert failed == ["relu"] and "they are 1.001 times what they should be" in out
+    for end in ("", "_backward"):                         # an operation that somebody adds
+        monkeypatch.setattr(functional, f"swish{end}", relu_backward, raising=False)
+    monkeypatch.setattr(viewing.tracing, "OPERATIONS", ["swish"])
+    fails("gradcheck", part="'swish' has no example inputs: add it to `examples` in")
 
 
 def test_pretrain_writes_weights_and_resumes(folder, own, output, fails):

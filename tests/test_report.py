@@ -113,6 +113,7 @@ def test_a_run_on_a_task_that_get_made_from_a_file_is_read_back(tmp_path):
 
 @pytest.mark.parametrize("harm, message", [
     (lambda f: shutil.rmtree(f), "there is no such folder"),
+    (lambda f: (shutil.rmtree(f), f.touch()), "it is a file, expected the folder of a run"),
     (lambda f: (f / "config.json").unlink(), "holds no run (no config.json)"),
     (lambda f: (f / "config.json").write_text("{"), "not JSON"),
     (lambda f: (f / "config.json").write_text("[]"), "expected a JSON object"),

@@ -147,6 +147,8 @@ def gradcheck(args):
     for name, report in reports.items():
         print(f"{name:24}{report.max_relative_error:24.1e}  {report.worst[0]}"
               f"{'' if report else '  FAILED'}")
-    failed = sum(not report for report in reports.values())
-    print(f"{len(reports) - failed} passed, {failed} failed")
-    return int(failed > 0)
+    failed = [name for name, report in reports.items() if not report]
+    for name in failed:
+        print(f"\n{name}:\n{reports[name]}")
+    print("\n" * bool(failed) + f"{len(reports) - len(failed)} passed, {len(failed)} failed")
+    return int(bool(failed))

@@ -81,6 +81,9 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
     if kind is not GPT2Config and kind.causal != causal:
         raise ValueError(f"pretrain: {source} needs a trunk with{'' if causal else 'out'} a causal "
                          f"mask, and {shape} has {'none' if causal else 'one'}")
+    if on_text and family.language_model is None:
+        raise ValueError(f"pretrain: minifpt has no language model of a {family.title}, which "
+                         f"{source} needs")
     out, options = weight_file(out), settings | options
     outputs.check(out, force or resume)
     # Dropout is 0 here; the file has 0.1, with which the paper fine-tunes.

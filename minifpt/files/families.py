@@ -151,7 +151,8 @@ def read_config(raw, path, dropout=None):
     settings["dropout"] = rates[family.dropouts[0]] if dropout is None else dropout
     if dropout is None and any(rate != settings["dropout"] for rate in rates.values()):
         raise ValueError(f"{path}: {', '.join(f'{k} {brief(v)}' for k, v in rates.items())}: "
-                         "minifpt has one dropout for all: pass dropout=")
+                         "minifpt has one dropout for all: pass dropout=, on the command line "
+                         "--dropout")
     for key, built in family.fixed(settings).items():
         if raw.get(key, built[0]) not in built:
             raise ValueError(f"{path}: {key} is {brief(raw[key])}, minifpt builds only "

@@ -15,7 +15,7 @@ def examples(op, rng):
     n, seed = rng.standard_normal, int(rng.integers(1 << 30))
     q, k, v = n((3, 2, 2, 4, 3))
     ids = rng.permutation([[0, 5, 3], [3, 1, 3]], axis=1)
-    return {
+    calls = {
         "linear": lambda: [((n((2, 3, 5)), n((5, 4)), n(4)), {}),
                            ((n((3, 4)), n((4, 4)), n(4)), {})],
         "embedding": lambda: [((ids, n((7, 4))), {})],
@@ -41,7 +41,11 @@ def examples(op, rng):
         "lstm": lambda: [((n((2, 4, 3)), n((3, 8)), n((2, 8)), n(8)), {})],
         "last_tokens": lambda: [((n((2, 5, 3)),), {"n": k}) for k in (2, 1, 5)],
         "log_sum_exp": lambda: [((n((2, 3, 4)),), {})],
-        "cross_entropy": lambda: [((3 * n((2, 3, 6)), ids), {})]}[op]()
+        "cross_entropy": lambda: [((3 * n((2, 3, 6)), ids), {})]}
+    if op not in calls:
+        raise ValueError(f"gradcheck: '{op}' has no example inputs: add it to `examples` in "
+                         "minifpt/gradients/examples.py")
+    return calls[op]()
 
 
 def fresh(options):

@@ -60,7 +60,11 @@ def language_model(name, dtype=np.float32, dropout=None):
     Raises ``ValueError`` or ``FileNotFoundError`` with one line, as ``from_pretrained`` does.
     """
     config, *_ = weights.described(name, dropout)
-    return family_of(config).language_model.from_pretrained(name, dtype, dropout)
+    family = family_of(config)
+    if family.language_model is None:
+        raise ValueError(f"{name}: minifpt has no language model of a {family.title}, only the "
+                         "trunk")
+    return family.language_model.from_pretrained(name, dtype, dropout)
 
 
 def users_trunk(name, seed, dropout, dtype):

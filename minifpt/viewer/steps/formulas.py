@@ -48,7 +48,8 @@ FORMULAS = {
     "softmax": {"x": Formula("~i", "y[~i] * (dy[~i] - sum_dy_y[~0])")},
     "attention": {"q": Formula("bhtd", "ds[bhts] * k[bhsd]", "s", "scale"),
                   "k": Formula("bhsd", "ds[bhts] * q[bhtd]", "t", "scale"),
-                  "v": Formula("bhsd", "kept[bhts] * dy[bhtd]", "t")},
+                  "v": Formula("bhsd", "kept[bhts] * dy[bhtd]", "t"),
+                  "bias": Formula("hts", "ds[bhts]", "b")},
     "last_tokens": {"x": Formula("~c", "padded[~c]")},
     "log_sum_exp": {"x": Formula("~v", "dy[~0] * e[~v] / sum_e[~0]")},
     "cross_entropy": {"logits": Formula("~v", "(p[~v] - one_hot[~v]) * dy[] / n[]")},
@@ -139,7 +140,7 @@ def formulas(step, names):
     if step.op == "dropout":
         return {"x": Formula("~c", "dy[~c]" if names["mask"] is None else "dy[~c] * mask[~c]")}
     if step.op == "attention" and is_shared(names):
-        return {}
+        return {"bias": FORMULAS["attention"]["bias"]}    # which has all heads of queries
     if step.op in FORMULAS:
         return FORMULAS[step.op]
     slope, dy = names.get("slope"), names.get("dy")

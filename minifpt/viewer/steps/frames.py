@@ -29,11 +29,17 @@ PLAIN = {
     "layer_norm": "The numbers of each token are moved to a mean of 0 and stretched to one spread; "
                   "then each is scaled and moved by trained numbers.",
     "rms_norm": "The numbers of each token are stretched to one size.",
+    "multiply": "Each number is made larger or smaller by another one, its gate.",
+    "rope": "Pairs of numbers are turned like the hands of a clock, the further the later their "
+            "token stands.",
+    "lstm": "The tokens are read in turn.  Each changes a memory, from which its own numbers come.",
     "dropout": "Some numbers are set to 0 at random, and the others made larger.",
     "attention": "Each token takes a mean of numbers of the others, their values. The better the "
                  "key of one fits its query, the more it takes from there.",
     "softmax": "Scores become shares, which sum to 1; the highest score gets most.",
-    "gelu": "Large numbers stay as they are, negative ones nearly vanish.",
+    **dict.fromkeys(("gelu", "gelu_exact", "silu"), "Large numbers stay as they are, negative ones "
+                                                    "nearly vanish."),
+    "relu": "Numbers above 0 stay as they are, the others become 0.",
     "last_tokens": "Only the last tokens go on, where the answers are read.",
     "log_sum_exp": "The largest of some numbers, smoothly.",
     "cross_entropy": "How wrong the answers are: near 0 where each right answer got nearly all, "
@@ -85,8 +91,9 @@ def axes_of(op, name, a):
                                       ("token", "channel of the head"))
     if op == "embedding" and name == "one_hot":
         return ("example", "token", "symbol")[-a.ndim:]
-    return {0: (), 1: ("channel",), 3: ("example", "token", "channel")}.get(
-        a.ndim, ("token", "channel") if a.ndim == 2 else ("axis",) * a.ndim)
+    return {0: (), 1: ("channel",), 3: ("head", "query", "key") if op == "attention" else (
+        "example", "token", "channel")}.get(
+            a.ndim, ("token", "channel") if a.ndim == 2 else ("axis",) * a.ndim)
 
 
 def axes_of_weight(op, a):
