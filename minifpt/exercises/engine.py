@@ -298,6 +298,9 @@ def ask(function, case):
             text = ("a product sums over an axis that both factors share; here it has length "
                     f"{sizes[2]} in one and {sizes[1]} in the other: is a transpose missing, or "
                     "does .T turn more than two axes?")
+        elif "inhomogeneous" in text:
+            text = ("an array cannot have parts of unequal shapes. The library's forward passes "
+                    "return two things: y, cache = F.softmax(x)")
         raise Wrong(f"It raised {type(e).__name__}{where}: {text} "
                     f"(arguments: {_described(case.names, case.args)}).") from None
     if output is None:
