@@ -4,7 +4,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..files import one_line
-from . import own
+from . import lesson, own
 from .operations import CALLS
 
 
@@ -42,6 +42,7 @@ def written(path, *names):
         needed = [name for name in needed if name.removesuffix("_backward") not in endless]
         wrong = [r.name for r in checked if r.status == own.WRONG and r.name in needed]
         if wrong:
+            lesson.wrong_runs[lesson.cell_number()] = wrong
             print(f"Wrong, and running all the same, to show what it costs: {', '.join(wrong)}")
         with own.using(path, skip_check=True, names=needed, checked=checked) as file:
             is_running = True
