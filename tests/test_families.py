@@ -519,7 +519,9 @@ IMAGES = {key: SIZES[key] for key in (*SIZES,) if key != "max_position_embedding
 T5 = dict(d_model=32, num_heads=4, d_kv=8, d_ff=48, num_layers=2)
 GPT2 = dict(n_layer=2, n_head=4, n_embd=32, n_positions=150)
 SCALED = {"rope_parameters": LLAMA3 | {"rope_theta": 500.0, "original_max_position_embeddings": 40}}
-# (class in Transformers, options, tokens)
+# (class in Transformers, options, tokens).  One whose name ends in CausalLM or HeadModel needs a
+# language model of ours.  Where the config has a pad_token_id by default, make it None: PyTorch
+# gives that row of the table no gradient.
 ORACLE = {
     "gpt2": ("GPT2LMHeadModel", GPT2, 120), "gpt2, relu": ("GPT2Model", GPT2 | {
         "activation_function": "relu", "n_layer": 3, "n_head": 1, "n_embd": 8}, 7),
