@@ -27,7 +27,7 @@ class Trunk(layers.Layer):
     """
 
     below, above = (), ("ln_f",)
-    dropout_below = True                                  # whether dropout follows ``below``
+    dropout_below = True                                  # whether dropout follows ``below``, or x
 
     def __init__(self, config: Any = None, seed: int | None = 0, dtype: Any = np.float32):
         name, kind = type(self).__name__, self.config_type
@@ -82,7 +82,7 @@ class Trunk(layers.Layer):
         for name in self.below:                           # only positions ask where x stands
             layer = getattr(self, name)
             x, cache[name] = layer.forward(x, start) if name == "wpe" else layer.forward(x)
-        if self.below and self.dropout_below:
+        if self.dropout_below:
             x, cache["dropout"] = ops().dropout(x, p, rng)
         return x, cache
 

@@ -143,9 +143,13 @@ def save(run, folder):
 
 
 def draw_curves(run, folder):
-    """Draw the curves of a run into a folder, if there is one, and if there was a test."""
-    if folder is not None and run.history:
-        curves(run.history, folder / "curves.png", run.task.name, optional(run.task, "chance"))
+    """Draw the curves of a run into a folder, if there is one, if there was a test, and if the
+    picture there is older than ``metrics.csv``: a grid that goes on comes to all finished runs."""
+    if folder is None or not run.history:
+        return
+    picture, table = folder / "curves.png", folder / "metrics.csv"
+    if not picture.exists() or picture.stat().st_mtime < table.stat().st_mtime:
+        curves(run.history, picture, run.task.name, optional(run.task, "chance"))
 
 
 def draw_test(task, settings, step, is_last):

@@ -339,8 +339,7 @@ class Changes:
         names = [name for name in self.layers if matches(name, outer)]
         if names and op in self.operations:
             return [(name, op) for name in names]
-        known = [*self.layers, *(joined(name, op) for name in self.layers
-                                 for op in self.operations)]
+        known = [*self.layers, *(joined(name, op) for name in names for op in self.operations)]
         near = difflib.get_close_matches(pattern, known, 3, 0.3)
         raise ValueError(f"trace: no layer or operation '{pattern}'"
                          + (f", the nearest are {', '.join(map(repr, near))}" if near else ""))
@@ -356,9 +355,11 @@ class Changes:
         label = f"trace: change of '{joined(*place)}'"
         if not (isinstance(y, np.ndarray) and np.issubdtype(y.dtype, np.floating)):
             raise ValueError(f"{label}: there is no array of numbers to change, got {brief(y)}")
-        z = np.asarray(self.by_place[place][1](y.copy()))
+        answer = self.by_place[place][1](y.copy())
+        z = np.asarray(answer)
         if z.shape != y.shape or not np.issubdtype(z.dtype, np.floating):
-            raise ValueError(f"{label}: the function returned shape {z.shape} and dtype {z.dtype}, "
+            result = answer if answer is None else f"shape {z.shape} and dtype {z.dtype}"
+            raise ValueError(f"{label}: the function returned {result}, "
                              f"expected {y.shape} and {y.dtype}")
         return np.array(z, y.dtype)
 

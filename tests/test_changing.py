@@ -169,12 +169,13 @@ def test_a_change_that_never_acts_is_refused(model):
 @pytest.mark.parametrize("change, says", [
     ({"trunk.h.0.atn": np.sin}, "'trunk.h.0.attn'"), ({"h.0.attn": np.sin}, "'trunk.h.0.attn'"),
     ({"trunk.h.0.attn.sofmax": np.sin}, "'trunk.h.0.attn.softmax'"),
-    ({"trunk.h.2.attn": np.sin}, "the nearest are"), ({"x": np.sin}, "no layer or operation 'x'"),
+    ({"trunk.h.2.attn": np.sin}, "the nearest are 'trunk.h.1.attn', 'trunk.h.0.attn'"),
+    ({"x": np.sin}, "no layer or operation 'x'"),
     ({"trunk.*.attn": np.sin}, "no layer or operation"), ({1: np.sin}, "got the name 1"),
     ({ATTN: 3}, "expected a function"), ({ATTN: (np.sin, np.cos)}, "expected a function"),
     ([ATTN], "dictionary"),
     ({ATTN: np.sin, "trunk.h.*.attn": np.sin}, "one change for each name"),
-    ({ATTN: lambda y: y[0]}, "expected (2, 6, 8)"), ({ATTN: lambda y: None}, "returned shape"),
+    ({ATTN: lambda y: y[0]}, "expected (2, 6, 8)"), ({ATTN: lambda y: None}, "returned None"),
     ({ATTN: lambda y: "text"}, "returned shape"), ({ATTN: lambda y: y > 0}, "dtype bool"),
     ({"trunk.h.0.attn.gelu": np.sin}, "ran attention")])
 def test_what_is_refused_in_one_line(model, change, says):

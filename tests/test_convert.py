@@ -398,12 +398,12 @@ def test_a_repository_is_fetched_and_converted(tmp_path, cache, hub, name, repo,
 
 
 def test_the_weights_say_which_revision_was_fetched(tmp_path, cache, hub, capsys):
-    hub.folders["a/b"] = write(tmp_path / "5e3a")         # as the hub calls a commit's folder
-    assert cli.main(["convert", "a/b", "--revision", "v1.0"]) == 0
+    hub.folders["a/with-a-long-name"] = write(tmp_path / "5e3a")       # the hub's name of a commit
+    assert cli.main(["convert", "a/with-a-long-name", "--revision", "v1.0"]) == 0
     assert hub.asked[0][2] == "v1.0"
     assert cli.main(["info"]) == 0
-    [line] = [x for x in capsys.readouterr().out.splitlines() if x.startswith("  a--b")]
-    assert line.split() == ["a--b", "a/b", "5e3a"]
+    [line] = [x for x in capsys.readouterr().out.splitlines() if x.startswith("  a--")]
+    assert line.split() == ["a--with-a-long-name", "a/with-a-long-name", "5e3a"]
     assert cli.main(["convert", tmp_path / "5e3a", "--revision", "v1.0"]) == 2
     assert "of a hub id owner/name, not of a path" in capsys.readouterr().err
 

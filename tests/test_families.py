@@ -20,10 +20,11 @@ from minifpt import functional as F
 from minifpt.experiments.convert import import_weights as convert
 from minifpt.experiments.pretrain import pretrain
 from minifpt.files import PACKAGE, weights
-from minifpt.files.families import family_of, read_config, readable, registry
+from minifpt.files.families import as_transformers, family_of, read_config, readable, registry
 from minifpt.files.huggingface import read_safetensors
 from minifpt.gpt2 import SHAPES
 from minifpt.layers import KVCache
+from minifpt.trunks import llama
 from minifpt.trunks.encoder import Encoder
 
 SMALL = dict(n_layer=2, n_head=2, n_embd=8, n_positions=12, dropout=0.0, initializer_range=0.4)
@@ -369,6 +370,25 @@ def test_wrappers_before_names_and_biases_of_zeros_are_left_out(tmp_path, prefix
             trunks.get(tmp_path / "a")
 
 
+def test_angles_are_scaled_by_their_wave_length():
+    """Llama 3.1: short waves stay, those that did not turn once are stretched, others between."""
+    c = config("llama, scaled", head_dim=12, rope_scaling=(8.0, 1.0, 4.0, 40), rope_base=50.0)
+    expected = []
+    for i in range(6):
+        length = 2 * np.pi * 50 ** (i / 6)
+        between = (40 / length - 1) / (4 - 1)
+        expected.append(1 if length < 40 / 4 else 1 / 8 if length > 40 else
+                        between + (1 - between) / 8)
+    assert 1 == expected[0] > expected[1] > expected[2] > expected[3] == 1 / 8
+    np.testing.assert_allclose(llama.rope_scale(c), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("n, size", [(9, [48, 48]), (12, [192, 16])])
+def test_a_vit_of_a_square_number_of_positions_has_square_images(n, size):
+    raw, _ = as_transformers(config("vit", n_positions=n), [])
+    assert (raw["image_size"], raw["patch_size"]) == (size, 16)
+
+
 def test_a_head_that_differs_from_a_tied_table_is_a_head_of_its_own(tmp_path):
     lm, table = trunks.LlamaLM(config("llama")), "model.embed_tokens.weight"
     lm.save(tmp_path / "m")                               # Transformers 5 does so, too
@@ -602,7 +622,8 @@ def hidden_states(trunk, x):
     """Return Transformers' last hidden states of embeddings x; of a ViT behind its patches."""
     kind = type(trunk).__name__
     if kind == "ViTModel":
-        x = x + trunk.embeddings.position_embeddings[:, 1:x.shape[1] + 1]
+        x = trunk.embeddings.dropout(
+            x + trunk.embeddings.position_embeddings[:, 1:x.shape[1] + 1])
         for layer in trunk.layers:
             x = layer(x)
         return trunk.layernorm(x)
@@ -666,6 +687,33 @@ def test_transformers_computes_the_same_and_reads_what_is_saved(tmp_path, name, 
             error = relative_error(got, want, least)
             # Our folder holds the sum of positions and token types in float32.
             assert error < max(limit, 1e-6 * i), f"{key}: relative error {error:.1e}"
+
+
+class KeepsAll(np.random.Generator):
+    """A generator with which dropout sets nothing to 0, and so only divides by 1 - p."""
+
+    def random(self, size=None, dtype=np.float64, out=None):
+        return np.ones(size, dtype)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", [
+    "gpt2", "bert", "roberta", "longformer", "vit", "gpt_neox", "gpt_neox, half"])
+def test_dropout_acts_where_transformers_has_it(tmp_path, monkeypatch, name):
+    kind, options, T = ORACLE[name]
+    theirs_of(kind, options).save_pretrained(tmp_path)
+    import torch
+    import transformers
+    monkeypatch.setattr(torch.nn.functional, "dropout",
+                        lambda x, p=0.5, training=True, inplace=False: x / (1 - p * training))
+    ours = trunks.get(tmp_path, dtype=np.float64, dropout=0.3)
+    rates = dict.fromkeys(family_of(ours.config).dropouts, 0.3)
+    theirs = getattr(transformers, kind).from_pretrained(
+        tmp_path, attn_implementation="eager", dtype=torch.float64, **rates).base_model.train()
+    x = normal(2, T, ours.config.n_embd)
+    y, _ = ours.forward(x, train=True, rng=KeepsAll(np.random.PCG64()))
+    assert relative_error(y, ours.forward(x)[0]) > 0.01
+    assert relative_error(y, hidden_states(theirs, torch.tensor(x)).detach().numpy()) < 1e-6
 
 
 @pytest.mark.oracle

@@ -346,6 +346,7 @@ GATE = Gate()
          "the backward pass changes its cache: let it work on a copy$"),
         ((Moving(4, 2, np.float64), X), "the backward pass changes the inputs"))]
     + [((Linear(4, 2, np.float64), X), {"rng": 0}, "no option 'rng' .did you mean 'seed'"),
+       ((square, square_backward, X), {"tol": 0.1}, "no option 'tol' .did you mean 'tolerance'"),
        *((square_arguments, {name: value}, f"(the )?{name} ")
          for square_arguments in [(square, square_backward, X)] for name, value in (
              ("eps", 0), ("tolerance", np.inf), ("seed", -1), ("elementwise", "3"),

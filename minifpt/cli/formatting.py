@@ -35,5 +35,6 @@ class Parser(argparse.ArgumentParser):
 
 def print_rows(rows):
     """Print {name: value}, a line each."""
+    width = max(18, *map(len, rows)) + 1
     for name, value in rows.items():
-        print(f"{name:19}{value}")
+        print(f"{name:{width}}{value}")

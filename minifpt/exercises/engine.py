@@ -38,6 +38,7 @@ from .rewriting import rewrite
 EXERCISES = {}                                            # name -> Exercise
 PASSED, WRONG, NOT_WRITTEN = "passed", "not right yet", "not answered yet"
 SECONDS = 20                                              # of the processor's, for one function
+ENDLESS = "is there a loop?"                              # ends the hint for a longer one
 MIN_SCALE = 1e-30                                         # smaller numbers are rounding alone
 # What a result may be of the right one.
 FORMS = {"the absolute value": np.abs, "the square": np.square, "the root": np.sqrt,
@@ -160,6 +161,11 @@ class Result:
     hint: str = ""
 
     @property
+    def is_endless(self):
+        """Whether the function was stopped by :func:`limited`."""
+        return ENDLESS in self.hint
+
+    @property
     def mark(self):
         """A tick, a cross, or a dot for a function that is not written."""
         return {PASSED: "\u2713", NOT_WRITTEN: "\u00b7"}.get(self.status, "\u2717")
@@ -224,7 +230,7 @@ def limited():
                  and signal.getitimer(signal.ITIMER_PROF)[0] == 0)
 
     def stop(*_):
-        raise Wrong(f"It did not end within {SECONDS:g} s: is there a loop?")
+        raise Wrong(f"It did not end within {SECONDS:g} s: {ENDLESS}")
 
     if not has_alarm:
         end, tracer = time.monotonic() + SECONDS, sys.gettrace()

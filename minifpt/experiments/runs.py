@@ -104,6 +104,7 @@ def read_config(folder):
     if not path.is_file():
         raise FileNotFoundError(f"{folder}: " + (
             "it holds no run (no config.json)" if path.parent.is_dir() else
+            "it is a file, expected the folder of a run" if path.parent.is_file() else
             "there is no such folder"))
     settings = read_json(path)
     if "pretraining" in settings:

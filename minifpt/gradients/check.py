@@ -107,9 +107,9 @@ def gradcheck(op: Callable | Any, op_backward: Callable | Sequence | None = None
     for name in [*options] if is_layer or arguments else ():
         if is_layer or name not in arguments and all(
                 p.kind != p.VAR_KEYWORD for p in arguments.values()):
-            raise ValueError(f"gradcheck: no option '{name}'"
-                             + suggestion(name, [*SETTINGS, *(() if is_layer else arguments)],
-                                          {"rng": "seed"} if is_layer else None))
+            others = {"tol": "tolerance"} | ({"rng": "seed"} if is_layer else {})
+            raise ValueError(f"gradcheck: no option '{name}'" + suggestion(
+                name, [*SETTINGS, *(() if is_layer else arguments)], others))
     values = (inputs, *more) if inputs is not None or more else ()
     if is_layer and op_backward is not None:
         op_backward, values = None, (op_backward, *values)

@@ -174,7 +174,7 @@ class Encoder(Trunk):
 
     def build(self, config, dtype):
         """Make the layers."""
-        c, block = config, layers.Block
+        c, block, self.dropout_below = config, layers.Block, config.positions
         norm = partial(layers.LayerNorm if c.positions else RMSNorm, c.n_embd,
                        c.layer_norm_epsilon, dtype)
         if c.positions:

@@ -120,7 +120,7 @@ class GroupedAttention(RotaryAttention):
 class Llama(Trunk):
     """A :class:`minifpt.fpt.Trunk`: the blocks and the last RMS norm."""
 
-    config_type = LlamaConfig
+    config_type, dropout_below = LlamaConfig, False
     from_pretrained, save = classmethod(weights.load), export.save
 
     def build(self, config, dtype):
