@@ -224,7 +224,7 @@ VERDICTS = [
     ({"linear_backward": LINEAR_BACKWARD.format("grads = None, *grads[1:]")},
      {"linear_backward": "dx is wrong. It returns a NoneType"}),
     ({"softmax_backward": "return 2.0 * (cache.y * (dy - np.vecdot(dy, cache.y)[..., None]))"},
-     {"softmax_backward": "dx is wrong. All entries are 2 times as large"}),
+     {"softmax_backward": "dx is wrong. All entries are 2 times as large as they"}),
     # the Jacobian, row by row, leaves rounding where the solution has 0
     ({"softmax_backward": "y = cache.y\nreturn y * dy - (y[..., None] * y[..., None, :] "
                           "@ dy[..., None])[..., 0]"}, {"softmax_backward": PASSED}),

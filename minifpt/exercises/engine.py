@@ -434,8 +434,8 @@ def _general_hint(output, case):
     factor = float((a * b).sum() / (b * b).sum()) if b.any() else 0.0
     if factor > 0 and abs(factor - 1) > 0.01 and same(a, factor * b, case.rtol) and (
             a.size > 1 or any(same(f, round(f), 1e-9) for f in (factor, 1 / factor))):
-        subject = "All entries are" if a.size > 1 else "It is"
-        return (f"{subject} {factor:.4g} times as large as it should be: look for a constant "
+        subject, it = ("All entries are", "they") if a.size > 1 else ("It is", "it")
+        return (f"{subject} {factor:.4g} times as large as {it} should be: look for a constant "
                 "factor, a sum for a mean or a mean for a sum.")
     n_right = int(np.isclose(a, b, case.rtol, 1e-9).sum())
     right = f"{n_right} of {a.size} entries are right. " * (n_right > 0)
