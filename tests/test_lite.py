@@ -183,7 +183,8 @@ RUN = """async code => {
 def test_a_file_of_ones_own_is_there_after_a_reload_and_a_check_of_an_endless_loop_ends(
         tab, address):
     page = tab(SPINE[1])
-    page.evaluate(RUN, "%pip install -q minifpt\nimport minifpt\nminifpt.new('mine.py', lesson=1)")
+    page.evaluate(RUN, "%pip install -q minifpt minigpt-tiny\n"
+                       "import minifpt\nminifpt.new('mine.py', lesson=1)")
     file = page.evaluate("() => window.jupyterapp.serviceManager.contents.get("
                          "'mine.py', {content: true})")
     shown = page.evaluate(RUN, "print(minifpt.viewer.tour(5)._repr_html_()[:7])")
