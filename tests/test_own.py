@@ -4,6 +4,7 @@ import ast
 import inspect
 import json
 import re
+import signal
 import textwrap
 from pathlib import Path
 
@@ -421,6 +422,16 @@ def test_the_table_has_what_is_done_wrong_and_next(file, capsys, monkeypatch):
     assert f"2 of {len(own.FUNCTIONS)} done, 6 wrong. Next: linear_backward, lesson 1." in " ".join(
         out[-2:])
     assert sum("not written:" in line for line in out) == len({*own.FUNCTIONS.values()} - {1})
+
+
+def test_without_an_alarm_an_endless_forward_ends_the_check_of_its_backward(file, monkeypatch):
+    """As in a browser, where nothing would end a loop in the backward pass, too."""
+    monkeypatch.delattr(signal, "setitimer", raising=False)
+    monkeypatch.setattr(engine, "SECONDS", 0.2)
+    functions = own.load(file(relu="x\nwhile True:\n    x = x",
+                              relu_backward="return dy * (cache.x > 0)")).functions
+    result = operations.examine(functions, "relu_backward")
+    assert result.is_endless and result.hint.startswith("Mend relu first. It did not end")
 
 
 @pytest.mark.parametrize(("name", "text", "part"), [

@@ -224,7 +224,7 @@ def limited():
     """Raise :class:`Wrong` in a block that computes longer than ``SECONDS``: an endless loop would
     cost a notebook that nbgrader runs all its points.  The time is the processor's, so that other
     work on the machine does not count.  Without an alarm (a browser, Windows, a thread) each line
-    of Python looks at the clock."""
+    of Python looks at the clock, until this has raised once."""
     has_alarm = (hasattr(signal, "setitimer")
                  and threading.current_thread() is threading.main_thread()
                  and signal.getitimer(signal.ITIMER_PROF)[0] == 0)
