@@ -493,6 +493,16 @@ def test_the_search_in_a_large_input_has_a_limit_that_the_report_names(work, mos
                      "times", str(report))
 
 
+@pytest.mark.parametrize("place", [(3, 7), (88, 41)])
+def test_the_only_wrong_entry_of_a_large_input_is_found(place):
+    def backward(dy, cache):
+        dw = cache[0].T @ dy
+        dw[place] *= 3
+        return dy @ cache[1].T, dw
+    report = gradcheck(lambda x, w: (x @ w, (x, w)), backward, normal(2, 90), normal(90, 90))
+    assert not report and report.worst[:2] == ("w", place)
+
+
 def test_no_right_entry_is_named_where_small_errors_add_up():
     rng = np.random.default_rng(0)
     report = gradcheck(lambda x, w: (x @ w, (x, w)), lambda dy, c: (dy @ c[1].T, c[0].T @ dy * (
