@@ -272,8 +272,8 @@ def train(model: Layer, task: Task | str | None = None, steps: int | None = None
     fields ``step`` and ``folder``.  Raises ``ValueError`` if ``out`` holds another run, and
     ``Diverged`` if the loss is no longer finite; the last checkpoint stays.
     """
-    source = {"source": task} if isinstance(task, str) else {}
-    task = tasks.get(task) if source else task
+    source = task if isinstance(task, str) else getattr(task, "minifpt_source", None)
+    task = tasks.get(task) if isinstance(task, str) else task
     # Raises for missing data, or a task that does not fit the model, before anything is written.
     x, loss = dry_run(model, task)
     settings = Settings.for_task(
@@ -289,7 +289,7 @@ def train(model: Layer, task: Task | str | None = None, steps: int | None = None
     run, folder = Run(model, task, settings), None if out is None else Path(out)
     with locked(folder) if folder else nullcontext():
         if folder:
-            open_run(folder, resume, run, source | (config or {}))
+            open_run(folder, resume, run, ({"source": source} if source else {}) | (config or {}))
             if (folder / DIVERGED).exists():              # written by a grid
                 raise Diverged(read_text(folder / DIVERGED))
         with interrupts(folder, stop) as stop_if_asked, bar_of(run, progress) as bar, _fast(model):

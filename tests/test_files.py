@@ -200,6 +200,13 @@ def test_force_replaces_a_file(here, line, file):
     assert path.read_bytes() != b"mine"
 
 
+def test_a_grid_is_refused_in_the_folder_of_a_run_also_by_force(here, fails):
+    before = contents()
+    for line in ("compare bit-xor --out r0", "reproduce table3 --out r0 --force"):
+        assert "r0 is the folder of a run: choose another folder" in fails(*line.split())
+    assert contents() == before
+
+
 # --------------------------------------------------- checked before it is computed
 
 

@@ -4,6 +4,7 @@ The quick tests read files.  ``pytest -m slow tests/test_lessons.py`` runs every
 needs the extras ``lessons`` and ``dev``.
 """
 
+import inspect
 import itertools
 import json
 import math
@@ -20,7 +21,7 @@ from conftest import child, load_module
 
 import minifpt
 from minifpt import functional as F
-from minifpt.exercises import lesson, own
+from minifpt.exercises import engine, lesson, own
 from minifpt.exercises.track import written
 from minifpt.layers import Linear
 
@@ -193,8 +194,11 @@ def test_a_progress_bar_is_not_kept(text, left):
     (" 4 of 8", 4, "of 8", "Your guess: 4 of 8. Answer: 4 of 8: right."),
     ("Stays", "stays", "", "Your guess: Stays. Answer: stays: right."),
     ("none", 3, "", "Your guess: none. Answer: 3."),
+    (1, 9.0, "powers of ten", "Your guess: 1 power of ten. Answer: 9 powers of ten: 8 more."),
+    (16, 10, "digits", "Your guess: 16 digits. Answer: 10 digits: 6 less."),
     (..., 3, "digits", "No guess yet. Answer: 3 digits.")])
-def test_a_guess_is_printed_beside_the_answer(guess, answer, unit, line, capsys):
+def test_a_guess_is_printed_beside_the_answer(guess, answer, unit, line, capsys, monkeypatch):
+    monkeypatch.setattr(lesson, "wrong_runs", {})
     lesson.reveal(guess, answer, unit)
     assert capsys.readouterr().out == f"{line}\n"
 
@@ -341,10 +345,34 @@ def test_a_wrong_function_runs_and_shows_what_it_costs(cwd, capsys):
     out = capsys.readouterr().out
     assert whose == "yours: linear_backward" and out.count("\n") == 2
     assert "what it costs: linear_backward\n" in out and "A mean for a sum" in out
+    lesson.reveal(0.25, 0.5)
+    assert "With a wrong linear_backward the answer is 0.5. Mend it" in capsys.readouterr().out
+    lesson.reveal(0.25, 0.5)                              # of another cell
+    assert "off by a factor of 2" in capsys.readouterr().out
     with written("mine.py", "softmax"):                   # where it is not needed
         np.testing.assert_array_equal(F.linear_backward(dy, F.linear(*inputs)[1])[2], [4, 4, 4])
     out = capsys.readouterr().out
     assert "linear_backward is wrong; it is not needed here, and the library's runs" in out
+
+
+def endless_backward(dy, cache):
+    while True:
+        pass
+
+
+def test_a_function_whose_check_did_not_end_does_not_run(cwd, capsys, monkeypatch):
+    monkeypatch.setattr(engine, "SECONDS", 0.2)
+    own.new("mine.py")
+    own.put("mine.py", linear)
+    Path("mine.py").write_text(Path("mine.py").read_text() + inspect.getsource(
+        endless_backward).replace("endless", "linear"))
+    capsys.readouterr()
+    with written("mine.py", "linear", "linear_backward") as whose:
+        _, cache = F.linear(np.ones((4, 2)), np.ones((2, 3)), np.ones(3))
+        np.testing.assert_array_equal(F.linear_backward(np.ones((4, 3)), cache)[2], [4, 4, 4])
+    out = capsys.readouterr().out
+    assert whose == "the library's: linear, linear_backward" and "what it costs" not in out
+    assert "is there a loop?\nSo that this cell ends, the library's linear and linear_back" in out
 
 
 def softmax(x):

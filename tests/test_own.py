@@ -211,6 +211,9 @@ PASSED = ": passed"
 VERDICTS = [
     # what it returns
     ({"linear": "return x @ w + b"}, {"linear": "Return two things"}),
+    ({"linear": "return [x @ w + b, LinearCache(x, w, need)]"}, {"linear": PASSED}),
+    ({"linear": "return LinearCache(x, w, need), x @ w + b"}, {"linear": "Return y first, then"}),
+    ({"cross_entropy": "return (logits, targets), 0.7"}, {"cross_entropy": "Return y first, then"}),
     ({"linear": "return x @ w + b, LinearCache(x, w, need, 3)"}, {"linear": "TypeError"}),
     ({"relu_backward": "return (dy * (cache.x > 0),)"},
      {"relu_backward": "shape (1, 3, 4), expected (3, 4)"}),
@@ -221,7 +224,7 @@ VERDICTS = [
     ({"linear_backward": LINEAR_BACKWARD.format("grads = None, *grads[1:]")},
      {"linear_backward": "dx is wrong. It returns a NoneType"}),
     ({"softmax_backward": "return 2.0 * (cache.y * (dy - np.vecdot(dy, cache.y)[..., None]))"},
-     {"softmax_backward": "dx is wrong. All entries are 2 times as large"}),
+     {"softmax_backward": "dx is wrong. All entries are 2 times as large as they"}),
     # the Jacobian, row by row, leaves rounding where the solution has 0
     ({"softmax_backward": "y = cache.y\nreturn y * dy - (y[..., None] * y[..., None, :] "
                           "@ dy[..., None])[..., 0]"}, {"softmax_backward": PASSED}),
@@ -399,8 +402,10 @@ def test_the_table_has_what_is_done_wrong_and_next(file, capsys, monkeypatch):
     path = file(linear=body("linear"), linear_backward="return dy, dy, dy",
                 relu="while True: pass", relu_backward="return dy * (cache.x > 0)",
                 gelu_exact="raise SystemExit(0)", silu="x = silu(x)", attention=loop,
+                softmax="raise NotImplementedError('lesson 2')\nreturn x, None",
                 bias="print('/tmp/a/mine.py:3: here', 'a' * 100_000)\n"
                      "return x - b, BiasCache(x.shape)")
+    line = path.read_text(encoding="utf-8").partition("('lesson 2')")[0].count("\n") + 1
     assert cli.main(["check", path]) == 1
     out = capsys.readouterr().out.splitlines()
     lines = {line.split()[3].rstrip(":"): line for line in out}
@@ -409,6 +414,7 @@ def test_the_table_has_what_is_done_wrong_and_next(file, capsys, monkeypatch):
             "linear_backward": "wrong. dx is wrong. The result has shape",
             "relu_backward": "✓ relu_backward: done",     # with the library's forward pass
             "silu": "RecursionError", "attention": "not end within 1 s",
+            "softmax": f"not written. Its line {line} still raises NotImplementedError.",
             "gelu_exact": "SystemExit in line", "bias": "It printed: mine.py:3: here"}.items():
         assert part in lines[name]
     assert "lesson 15  · not written: lstm, lstm_backward" in out

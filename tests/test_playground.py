@@ -14,6 +14,7 @@ import minifpt
 from minifpt import viewer
 from minifpt.cli import main
 from minifpt.experiments import reproduce
+from minifpt.files import weights
 from minifpt.viewer.live import page as playground
 
 
@@ -102,8 +103,17 @@ def test_heads_that_were_trained_on_bit_memory_look_for_likeness(page):
     above = {name: np.mean(np.array(traces) > mean + 2 * deviation)
              for name, traces in heads["traces"].items()}
     assert above["minigpt-bits"] == 1 and above["minigpt-images"] < above["minigpt-language"] < 0.6
-    measured = minifpt.heads(minifpt.GPT2.from_pretrained("minigpt-bits")).trace
-    assert np.allclose(heads["traces"]["minigpt-bits"], measured, atol=0.006)
+    for name, traces in heads["traces"].items():
+        measured = minifpt.heads(minifpt.GPT2.from_pretrained(name))
+        assert np.allclose(traces, measured.trace, atol=0.006)
+        assert measured.random["trace"] == pytest.approx(heads["random"], rel=1e-9)
+
+
+def test_the_page_needs_the_weights_of_its_model_alone(page, tmp_path, monkeypatch):
+    """As in a lesson's tab, which installs no others."""
+    shutil.copy(weights.find("minigpt-tiny"), tmp_path)
+    monkeypatch.setattr(weights, "folders", lambda: [tmp_path])
+    assert playground.playground() == page
 
 
 def test_a_notebook_shows_a_station():

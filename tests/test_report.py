@@ -100,6 +100,17 @@ def test_another_path_to_the_task_s_file_resumes(copy):
     assert read_run(folder)[1].settings.steps == 25
 
 
+def test_a_run_on_a_task_that_get_made_from_a_file_is_read_back(tmp_path):
+    task = tasks.get(f"{WALK}:Walk", steps=5)
+    model = minifpt.FPT.for_task(task, MODEL)
+    minifpt.train(model, task, out=tmp_path, **SMALL)
+    assert read_run(tmp_path)[0].options == task.options
+    change(tmp_path, source=None)                         # of an older version
+    minifpt.train(minifpt.FPT.for_task(task, MODEL), task, out=tmp_path, resume=True,
+                  **SMALL | {"steps": 25})
+    assert read_run(tmp_path)[1].step == 25
+
+
 @pytest.mark.parametrize("harm, message", [
     (lambda f: shutil.rmtree(f), "there is no such folder"),
     (lambda f: (shutil.rmtree(f), f.touch()), "it is a file, expected the folder of a run"),

@@ -52,6 +52,7 @@ def test_help_imports_no_numpy():
 
 
 def test_help_shows_the_options_of_the_chosen_task(capsys):
+    assert help_of(capsys, "compare").startswith("usage: minifpt compare [options] TASK [TASK ..")
     anyone, chosen = help_of(capsys, "train"), help_of(capsys, "train bit-memory")
     assert "'minifpt train TASK --help' shows them" in anyone
     assert "options of bit-memory:" in chosen

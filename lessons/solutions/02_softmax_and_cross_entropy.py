@@ -97,13 +97,15 @@ OF_ALL = "p = softmax(z) -> e = np.exp(z - z.max()); p = e / e.sum({})"
         f"p - q -> {sign}p * (q - (q * p).sum(axis=-1, keepdims=True))" for sign in ("", "-")],
     "the gradient of each row is asked for, (N, V)": [
         f"return _ -> return (p - q).{way}(axis=0)" for way in ("mean", "sum")],
-}, {"overflows": "p = softmax(z) -> p = np.exp(z) / np.exp(z).sum(axis=-1, keepdims=True)"})
+}, {"overflows": "p = softmax(z) -> p = np.exp(z) / np.exp(z).sum(axis=-1, keepdims=True)",
+    "a p of 0 is divided by": "p - q -> p * (-q / p + q.sum(axis=-1, keepdims=True))"})
 def _(rng):
     N, V = int(rng.integers(4, 7)), int(rng.integers(7, 10))
     q = softmax(rng.standard_normal((N, V)))
     yield 1.5 * rng.standard_normal((N, V)), q
     yield Case((800 + 300 * rng.standard_normal((N, V)), q), mistakes={
-        "an exponential overflows: subtract each row's largest logit first":
+        "an exponential overflows (subtract each row's largest logit first), or a p of 0 is "
+        "divided by":
             lambda dz: not np.isfinite(dz).all()})
 
 

@@ -11,8 +11,7 @@
 # - let a small net learn XOR by a gradient that you wrote.
 #
 # **What we know by now.** A frozen model learned XOR while training moved a few of its parameters
-# ([lesson 0](00_a_language_model_learns_xor.ipynb)). How did training find the
-# directions? We begin with a model of one layer.
+# ([lesson 0](00_a_language_model_learns_xor.ipynb)). How did training find the directions?
 #
 # **The question:** Which way does a weight move?
 #
@@ -72,9 +71,8 @@ picture(fig)
 #
 # ## From the loss back to the weight
 #
-# Now we add an **activation function**, $\tanh$, an S-shaped curve from -1 to 1, which makes the
-# model nonlinear. One number, the **loss** $L$, measures how far $y$ is from the targets $t$ `(N,
-# O)`:
+# Now we add an **activation function**, $\tanh$, an S-shaped curve from -1 to 1. One number, the
+# **loss** $L$, measures how far $y$ is from the targets $t$ `(N, O)`:
 #
 # $$ s = x\,w + b, \qquad y = \tanh(s), \qquad L = \frac{1}{NO} \sum_{n,o} (y_{no} - t_{no})^2 $$
 #
@@ -123,9 +121,9 @@ print(f"loss {loss:.4f}, dw =\n{dw}")
 # This is the **central difference** with **step** $h$. It uses only the forward pass, so it
 # cannot repeat a mistake of the backward pass.
 #
-# To how many digits will the two agree, with $h = 10^{-5}$? You can work it out: the formula is
-# wrong by about $h^2$. The computer stores the loss to 16 digits, and we divide this rounding error
-# by $h$.
+# To how many digits will the two agree, with $h = 10^{-5}$? The formula is wrong by about $h^2$
+# (*Going further* says why). The computer stores the loss to 16 digits, and we divide this rounding
+# error by $h$.
 
 # %%
 guess = ...                                               # a whole number
@@ -153,14 +151,13 @@ for name, gradient in {"as derived": dw, "broken: tanh forgotten": x.T @ dy,
 
 # %% [markdown]
 # The formula is off by $h^2 = 10^{-10}$, the computer by $10^{-16} / 10^{-5} = 10^{-11}$. The
-# larger one counts. (Why not a smaller $h$? See *Going further*.)
+# larger one counts.
 #
 # A check that never fails tells you nothing. So we broke the gradient in three ways, and the check
 # saw each.
 #
-# The library has the same lines. `rows` is $dy$ `(N, O)`; `need` says which gradients we want. The
-# **cache** is a tuple that the forward pass returns beside $y$ for the backward pass. `gradcheck`
-# takes a random weighted sum of $y$ as its loss.
+# The library has the same lines. The **cache** is a tuple that the forward pass returns beside $y$
+# for the backward pass.
 
 # %%
 show(F.linear_backward, lines=("if need[0]", "return"))
@@ -175,20 +172,24 @@ for backward in (F.linear_backward, broken_backward):
     print(minifpt.gradcheck(F.linear, backward, (x, w, b)))
 
 # %% [markdown]
+# `rows` is $dy$ `(N, O)`; `need` says which gradients we want. `gradcheck` needs one number as its
+# loss: a random weighted sum of $y$, so that no two numbers count alike.
+#
 # ## Downhill, on a file of your own
 #
 # The gradient points uphill. **Gradient descent** moves each weight the other way, again and again:
 # $w \leftarrow w - \eta\, dw$, with the **learning rate** $\eta$.
 #
-# From here on you write the functions yourself. Set `BEGIN` to `True`, and the cell appends two
-# stubs to a file of yours. Write `linear` and `linear_backward` in `mine.py`. `linear` returns $y$
-# and `LinearCache(x, w, need)`; `linear_backward` gets $dy$ and that cache. The check also sends
-# $x$ as `(B, T, I)`. For $dw$, first `reshape` $x$ and $dy$ into rows.
+# Set `BEGIN` to `True`, and the cell appends two stubs to a file of yours. Open it by a double
+# click in the list of files. Write `linear` and `linear_backward` in `mine.py`, each in place of
+# its `raise`, and save with Ctrl+S. `linear` returns $y$ and `LinearCache(x, w, need)`;
+# `linear_backward` gets $dy$ and that cache. The check also sends $x$ as `(B, T, I)` (for $dw$,
+# first `reshape` $x$ and $dy$ into rows) and float32, and wants float32 back.
 
 # %%
 BEGIN = False
 if BEGIN:
-    minifpt.new("mine.py", lesson=1)
+    print("new in mine.py:", *minifpt.new("mine.py", lesson=1))
 
 # %% [markdown]
 # The next cell checks both, and each `F.linear` in it runs *yours*. It trains two linear layers on
@@ -230,7 +231,7 @@ curves(losses, f"A net learns XOR, five seeds\n{whose}", ylabel="loss", styles=(
 
 # %% [markdown]
 # Without tanh, two linear layers are one linear layer. The best that it can do is to answer ½ to
-# everything, which costs a loss of ¼. With tanh the loss falls, by the gradient that you derived.
+# everything, which costs a loss of ¼. With tanh the loss falls.
 #
 # ## Exercises
 #

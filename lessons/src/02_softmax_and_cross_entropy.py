@@ -190,7 +190,7 @@ picture(fig)
 # %%
 BEGIN = False                                             # True: appends the stubs
 if BEGIN:
-    minifpt.new("mine.py", lesson=2)
+    print("new in mine.py:", *minifpt.new("mine.py", lesson=2))
 
 # %% [markdown]
 # **Softmax regression** gives each of ten digits a score that is linear in the pixels. We train it

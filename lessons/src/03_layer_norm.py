@@ -155,9 +155,9 @@ print("the output moves by", *(f"{length:.0e}" for length in lengths))
 #
 # The cell measured the **Jacobian** $J$ `(C, C)`: $\hat x_i$ moves with $x_j$ at the rate $J_{ij}$.
 # The columns $\mathbf 1 = (1, \dots, 1)$ and $\hat x$ are at right angles, because the mean of
-# $\hat x$ is 0. Each has $v^\top v = C$, so the part of a move $m$ along it is $\frac1C v\, v^\top
-# m$. Layer norm sees neither part. The rest changes neither mean nor deviation, so layer norm only
-# divides it by the deviation. (The panels below include the factor in front.)
+# $\hat x$ is 0. Each has $v^\top v = C$, so the projection of a move $m$ on it is $\frac1C v\,
+# v^\top m$. Layer norm sees neither part. The rest changes neither mean nor deviation, so layer
+# norm only divides it by the deviation. (The panels below include the factor in front.)
 #
 # $$ J = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \Big( I - \frac1C \mathbf{1}\mathbf{1}^\top
 #        - \frac1C \hat x \hat x^\top \Big) $$
@@ -191,7 +191,7 @@ picture(fig)
 # %%
 BEGIN = False                                             # True: appends the stubs
 if BEGIN:
-    minifpt.new("mine.py", lesson=3)
+    print("new in mine.py:", *minifpt.new("mine.py", lesson=3))
 
 # %% [markdown]
 # Twelve blocks learn digits, at several learning rates, with the factors 1 and 2. Without layer
@@ -235,8 +235,8 @@ picture(fig)
 # Did you say half the rate, or a quarter? Look at the first picture. Twelve blocks with the factor
 # 2 make $x$ some 40,000 times as large as with the factor 1. The last layer's $dw = x^\top dy$
 # grows with $x$. A step along $dw$ moves the scores by $x\,dw$, with $x$ once more. So the rate
-# must fall by the *square* of 40,000, about nine powers of ten (ten, among our rates). Even there
-# the model hardly learns. (A line ends where the loss of a seed exceeds 3.)
+# must fall by the *square* of 40,000, about nine powers of ten (nine or ten, among our rates). Even
+# there the model hardly learns. (A line ends where the loss of a seed exceeds 3.)
 #
 # ## Exercises
 #

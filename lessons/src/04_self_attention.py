@@ -218,7 +218,7 @@ print(f"the last token's output moves by {np.abs(shuffled - y)[..., -1, :].max()
 # %%
 BEGIN = False                                             # True: appends the stubs to mine.py
 if BEGIN:
-    minifpt.new("mine.py", lesson=4)
+    print("new in mine.py:", *minifpt.new("mine.py", lesson=4))
 guess = ...                                               # of 5
 
 # %%

@@ -29,11 +29,12 @@ def executor_of(address):
     option("--models", nargs="+", metavar="MODEL",
            help=f"trunks to compare (default: {' '.join(experiments.MODELS)})"),
     *(option(f"--{name}", nargs="+", **axis["option"]) for name, axis in AXES.items()),
-    option("--seeds", type=int, default=5, help="number of seeds (default: 5)"),
+    option("--seeds", type=int, default=5, metavar="N",
+           help="number of seeds, from --first-seed on (default: 5)"),
     option("--first-seed", type=int, default=0, metavar="SEED",
            help="lowest seed (default: 0)"),
     option("--rates", type=float, nargs="+", metavar="LR", help=(
-        "learning rates of a sweep for each trunk (default: none)")),
+        "learning rates, as 1e-3 3e-3, that each trunk tries (default: none)")),
     option("--all-rates", action="store_true",
            help="run each of --rates with each seed (default: each trunk chooses one)"),
     option("--choices", type=int, metavar="SEEDS",
@@ -44,7 +45,7 @@ def executor_of(address):
     shared.out_option("folder to write", "runs/compare",
                       default=Path("runs/compare")),
     shared.FORCE,
-    epilog=shared.KINDS)
+    epilog=shared.KINDS, usage="minifpt compare [options] TASK [TASK ...]")
 def compare(args):
     names = shared.task_names(args)
     for name in names if args.rates and not args.all_rates else ():

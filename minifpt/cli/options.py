@@ -132,7 +132,8 @@ def add_options(sub, run, argv):
     if run.options and run.options[0] is TASKS:
         add_task_options(sub, argv)
     places = [place.metavar or place.dest.upper() for place in sub._get_positional_actions()]
-    sub.usage, sub.epilog = " ".join([sub.prog, "[options]", *places]), getattr(run, "epilog", None)
+    sub.usage = getattr(run, "usage", " ".join([sub.prog, "[options]", *places]))
+    sub.epilog = getattr(run, "epilog", None)
 
 
 def add_task_options(sub, argv):

@@ -38,6 +38,7 @@ from .rewriting import rewrite
 EXERCISES = {}                                            # name -> Exercise
 PASSED, WRONG, NOT_WRITTEN = "passed", "not right yet", "not answered yet"
 SECONDS = 20                                              # of the processor's, for one function
+ENDLESS = "is there a loop?"                              # ends the hint for a longer one
 MIN_SCALE = 1e-30                                         # smaller numbers are rounding alone
 # What a result may be of the right one.
 FORMS = {"the absolute value": np.abs, "the square": np.square, "the root": np.sqrt,
@@ -160,6 +161,11 @@ class Result:
     hint: str = ""
 
     @property
+    def is_endless(self):
+        """Whether the function was stopped by :func:`limited`."""
+        return ENDLESS in self.hint
+
+    @property
     def mark(self):
         """A tick, a cross, or a dot for a function that is not written."""
         return {PASSED: "\u2713", NOT_WRITTEN: "\u00b7"}.get(self.status, "\u2717")
@@ -224,7 +230,7 @@ def limited():
                  and signal.getitimer(signal.ITIMER_PROF)[0] == 0)
 
     def stop(*_):
-        raise Wrong(f"It did not end within {SECONDS:g} s: is there a loop?")
+        raise Wrong(f"It did not end within {SECONDS:g} s: {ENDLESS}")
 
     if not has_alarm:
         end, tracer = time.monotonic() + SECONDS, sys.gettrace()
@@ -292,6 +298,9 @@ def ask(function, case):
             text = ("a product sums over an axis that both factors share; here it has length "
                     f"{sizes[2]} in one and {sizes[1]} in the other: is a transpose missing, or "
                     "does .T turn more than two axes?")
+        elif "inhomogeneous" in text:
+            text = ("an array cannot have parts of unequal shapes. The library's forward passes "
+                    "return two things: y, cache = F.softmax(x)")
         raise Wrong(f"It raised {type(e).__name__}{where}: {text} "
                     f"(arguments: {_described(case.names, case.args)}).") from None
     if output is None:
@@ -425,8 +434,8 @@ def _general_hint(output, case):
     factor = float((a * b).sum() / (b * b).sum()) if b.any() else 0.0
     if factor > 0 and abs(factor - 1) > 0.01 and same(a, factor * b, case.rtol) and (
             a.size > 1 or any(same(f, round(f), 1e-9) for f in (factor, 1 / factor))):
-        subject = "All entries are" if a.size > 1 else "It is"
-        return (f"{subject} {factor:.4g} times as large as it should be: look for a constant "
+        subject, it = ("All entries are", "they") if a.size > 1 else ("It is", "it")
+        return (f"{subject} {factor:.4g} times as large as {it} should be: look for a constant "
                 "factor, a sum for a mean or a mean for a sum.")
     n_right = int(np.isclose(a, b, case.rtol, 1e-9).sum())
     right = f"{n_right} of {a.size} entries are right. " * (n_right > 0)

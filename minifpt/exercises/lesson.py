@@ -29,6 +29,8 @@ color = SimpleNamespace(**plots.COLORS, small=plots.SMALL, trained=plots.TRAINED
                         grey="#90a4ae")
 
 SIGNED, POSITIVE = "RdBu_r", "YlGnBu"                     # colour maps of matrices
+LOGARITHMIC = {"powers of ten": "power of ten", "digits": "digit"}       # unit -> its singular
+wrong_runs = {}         # number of a cell -> the reader's wrong functions that ran in it
 MODEL = ("tokens", "input layer", "positions", "norm", "attention", "norm", "feed-forward", "norm",
          "output layer", "loss")                          # the boxes of model_map
 
@@ -59,8 +61,12 @@ def reveal(guess, answer, unit=""):
     """Print the answer to a question beside the reader's guess; ``...`` means no guess yet."""
     def words(value):
         value = f"{value:.3g}" if isinstance(value, float) else str(value)
-        return f"{value} {unit}".rstrip()
+        return f"{value} {LOGARITHMIC.get(unit, unit) if value == '1' else unit}".rstrip()
 
+    if wrong := wrong_runs.pop(cell_number(), ()):
+        print(f"With a wrong {', '.join(wrong)} the answer is {words(answer)}. Mend it, run this "
+              "cell again, and compare your guess then.")
+        return
     if guess is ... or guess is None:
         print(f"No guess yet. Answer: {words(answer)}.")
         return
@@ -74,6 +80,8 @@ def reveal(guess, answer, unit=""):
     text = f"Your guess: {words(guess)}. Answer: {words(answer)}"
     if is_right:
         print(f"{text}: right.")
+    elif are_numbers and unit in LOGARITHMIC:
+        print(f"{text}: {abs(answer - guess):.2g} {'more' if answer > guess else 'less'}.")
     elif are_numbers and guess > 0 and answer > 0 and not 0.5 < guess / answer < 2:
         print(f"{text}: off by a factor of {max(guess / answer, answer / guess):.2g}.")
     else:
@@ -249,9 +257,19 @@ def picture(fig):
              {"image/png": {"width": round(image.width * 90 / 150), "alt": titles or "picture"}})
 
 
+def notebook():
+    """Return the shell of the notebook that runs this, or ``None``."""
+    return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+
+
+def cell_number():
+    """Return the number of the cell that runs, or ``None`` outside a notebook."""
+    return getattr(notebook(), "execution_count", None)
+
+
 def _display(data, metadata):
     """Show {MIME type: text} in a notebook; do nothing elsewhere."""
-    if "IPython" in sys.modules and sys.modules["IPython"].get_ipython():
+    if notebook():
         from IPython.display import display
         display(data, metadata=metadata, raw=True)
 

@@ -160,8 +160,10 @@ def mask_mistake(dropout):
 
 def y_of(result):
     """Return y from the result of a forward pass."""
-    if not isinstance(result, tuple) or len(result) != 2:
+    if not isinstance(result, (tuple, list)) or len(result) != 2:
         raise Wrong("Return two things: y, and the cache that the backward pass will read.")
+    if isinstance(result[0], tuple) and not isinstance(result[1], tuple):
+        raise Wrong("Return y first, then the cache.")
     if result[0] is None or result[0] is ...:
         raise NotImplementedError
     return result[0]

@@ -177,14 +177,15 @@ def solution():
 
 class ReaderFile:
     """A reader's file that was run: ``functions`` {name: function} are the written ones,
-    ``settings`` are for a run's ``config.json``, ``calls`` counts the calls within ``using``, and
-    ``wrong`` holds the results of the wrong functions."""
+    ``settings`` are for a run's ``config.json``, ``calls`` counts the calls within ``using``,
+    ``wrong`` holds the results of the wrong functions, and ``stub_lines`` {name: line} those of a
+    NotImplementedError in a function that has a body, too."""
 
     def __init__(self, path, text):
         self.path = Path(path)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         self.settings = {"functional": str(path), "fingerprint": {"functions": digest}}
-        self.calls, self.functions, self.wrong = Counter(), {}, []
+        self.calls, self.functions, self.wrong, self.stub_lines = Counter(), {}, [], {}
 
 
 def load(path):
@@ -199,6 +200,8 @@ def load(path):
     text = read_text(path)
     reader, module = ReaderFile(path, text), run_file(path.resolve())
     stubs = {name: is_stub(node) for name, node in functions_of(text).items()}
+    reader.stub_lines = {name: s.lineno for name, node in functions_of(text).items()
+                         if len(body := body_of(node)) > 1 for s in body if is_stub_line(s)}
     for name, ours in vars(F).items():
         theirs = vars(module).get(name)
         if name in FUNCTIONS and callable(theirs) and theirs is not ours and not stubs.get(name):
@@ -210,13 +213,23 @@ def load(path):
 
 def is_stub(function):
     """Return whether a function's body, an AST, is still to be written."""
-    body = [s for s in function.body if not (isinstance(s, ast.Pass) or (
-        isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)))]
+    body = body_of(function)
     return not body or any(
-        isinstance(s, ast.Raise) and "NotImplementedError" in ast.unparse(s)
+        is_stub_line(s)
         or isinstance(s, (ast.Assign, ast.Return)) and any(         # dx = ..., return ...
             isinstance(v, ast.Constant) and v.value is ... for v in getattr(
                 s.value, "elts", [s.value])) for s in body)
+
+
+def body_of(function):
+    """Return the statements of a function, an AST, but its docstring and ``pass``."""
+    return [s for s in function.body if not (isinstance(s, ast.Pass) or (
+        isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)))]
+
+
+def is_stub_line(statement):
+    """Return whether a statement raises ``NotImplementedError``."""
+    return isinstance(statement, ast.Raise) and "NotImplementedError" in ast.unparse(statement)
 
 
 # ------------------------------------------------------------------------------ running
@@ -308,11 +321,13 @@ def results(path, seed=None):
     """Return a :class:`Result` for each function of a reader's file, in the order of the lessons; a
     function that computes longer than ``engine.SECONDS`` is wrong.  Raises as :func:`load` does."""
     with limited():
-        functions = load(path).functions
+        reader = load(path)
     checked = []
     for name in FUNCTIONS:
         with redirect_stdout(io.StringIO()) as printed, redirect_stderr(printed):
-            result = examine(functions, name, seed)
+            result = examine(reader.functions, name, seed)
+        if name in reader.stub_lines:
+            result.hint = f"Its line {reader.stub_lines[name]} still raises NotImplementedError."
         if result.status != PASSED and (text := printed.getvalue()[:1000]):
             text = re.sub(r"\S*/(?=\w+\.py\b)", "", text)     # without folders
             result.hint += f" It printed: {textwrap.shorten(text, 80, placeholder=' ...')}"
@@ -326,10 +341,10 @@ def print_results(checked):
     for lesson in sorted({*FUNCTIONS.values()}):
         rows = [r for r in checked if FUNCTIONS[r.name] == lesson]
         for r in rows:
-            if r.status != NOT_WRITTEN:
-                verdict = "done" if r.status == PASSED else f"wrong. {r.hint}"
-                print(f"lesson {lesson:2}  {r.mark} {r.name}: {verdict}")
-        if missing := [r for r in rows if r.status == NOT_WRITTEN]:
+            if r.status != NOT_WRITTEN or r.hint:
+                verdict = {PASSED: "done", WRONG: "wrong. "}.get(r.status, "not written. ")
+                print(f"lesson {lesson:2}  {r.mark} {r.name}: {verdict}{r.hint}")
+        if missing := [r for r in rows if r.status == NOT_WRITTEN and not r.hint]:
             print(f"lesson {lesson:2}  {missing[0].mark} not written: "
                   f"{', '.join(r.name for r in missing)}")
     mistakes = [r for r in checked if r.status == WRONG]

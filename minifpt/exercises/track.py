@@ -4,7 +4,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..files import one_line
-from . import own
+from . import lesson, own
 from .operations import CALLS
 
 
@@ -15,8 +15,9 @@ def written(path, *names):
 
     The ``with`` gives a text for the title of a curve, which says whose functions it shows.
     Without such a file all of them are the library's.  If one of these functions is wrong, it runs
-    all the same; if another one is, the library's runs.  Raises :class:`own.Raised`, which a
-    notebook shows as one line, if the file cannot be run, or ends the block by an error.
+    all the same; if another one is, or if a check did not end, the library's runs.  Raises
+    :class:`own.Raised`, which a notebook shows as one line, if the file cannot be run, or ends the
+    block by an error.
     """
     if not Path(path).is_file():
         print(f"There is no {path} in this folder, so the library's functions run. "
@@ -35,8 +36,13 @@ def written(path, *names):
             elif result.status == own.WRONG:
                 print(f"{result.name} is wrong; it is not needed here, and the library's runs. "
                       f"'minifpt check {path}' gives a hint")
+        endless = {r.name.removesuffix("_backward") for r in checked if r.is_endless} & ops
+        for op in sorted(endless):
+            print(f"So that this cell ends, the library's {op} and {op}_backward run")
+        needed = [name for name in needed if name.removesuffix("_backward") not in endless]
         wrong = [r.name for r in checked if r.status == own.WRONG and r.name in needed]
         if wrong:
+            lesson.wrong_runs[lesson.cell_number()] = wrong
             print(f"Wrong, and running all the same, to show what it costs: {', '.join(wrong)}")
         with own.using(path, skip_check=True, names=needed, checked=checked) as file:
             is_running = True

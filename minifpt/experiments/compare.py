@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from .. import tasks
-from ..checks import number, whole
+from ..checks import brief, number, whole
 from ..files import nearest_folder, outputs, plots, read_json, save_text, to_json
 from ..files.runs import (
     COLUMNS,
@@ -276,6 +276,9 @@ def grid(out, task_names, models, seeds, *, rates=(), all_rates=False, choices=V
     if all_rates and not rates:
         raise ValueError("compare: all_rates needs rates")
     whole("compare", "the number of validation seeds", choices, 1, MAX_SEEDS)
+    if executor is not None and not hasattr(executor, "submit"):
+        raise ValueError(f"compare: executor is {brief(executor)}, expected an object with "
+                         "submit(), such as a concurrent.futures.Executor")
     nearest_folder(out)
     arms = tables.arms_of(models, {})
     validation_seeds = [tables.FIRST_VALIDATION_SEED + i for i in range(choices if rates else 1)]
@@ -358,7 +361,8 @@ def compare(task_names: str | Column | Sequence[str | Column],
     A run's folder is ``OUT/TASK/MODEL/SEED``, with learning rates ``OUT/TASK/MODEL/RATE/SEED``;
     the validation runs are in ``OUT/choice``.  The same call continues a grid that was stopped.
     Raises ``ValueError`` or ``FileNotFoundError`` of one line before any run for what can be known
-    then, and ``Diverged`` for a run that diverges, or an arm that does at each learning rate.
+    then, and ``Diverged`` for a run that diverges, also at one rate of ``all_rates``, or an arm
+    that does at each rate among which it chooses.
     """
     out, rates = Path(out), tables.listed(rates)
     check_outputs(out, force, "table.md", "runs.csv", "curves.png")
@@ -366,7 +370,10 @@ def compare(task_names: str | Column | Sequence[str | Column],
         raise ValueError("compare: expected lr or rates, not both")
     if choices is not None and (all_rates or not rates):
         raise ValueError("compare: choices is for rates, among which it chooses")
-    if isinstance(seeds, str) or not hasattr(seeds, "__iter__"):
+    is_number = isinstance(seeds, str) or not hasattr(seeds, "__iter__")
+    if first_seed and not is_number:
+        raise ValueError("compare: first_seed is for a number of seeds, got the seeds themselves")
+    if is_number:
         first_seed = whole("compare", "first_seed", first_seed, 0, np.inf)
         seeds = range(first_seed, first_seed + whole("compare", "seeds", seeds, 1, MAX_SEEDS))
     options = {name: value for name, value in options.items() if value is not None}
@@ -406,8 +413,10 @@ def grid_of(table, out, seeds, **options):
 
 
 def check_outputs(out, force, *names):
-    """Raise ``ValueError`` for a file of these names in a folder without runs, which is not a
-    grid's, unless ``force`` replaces it."""
+    """Raise ``ValueError`` for the folder of a run, and for a file of these names in a folder
+    without runs, which is not a grid's, unless ``force`` replaces it."""
+    if (out / "config.json").exists():
+        raise ValueError(f"{out} is the folder of a run: choose another folder")
     # OUT/TASK/MODEL/SEED, or with a rate before the seed.
     is_grid = any(chain(out.glob("*/*/*/config.json"), out.glob("*/*/*/*/config.json")))
     for name in names:

@@ -87,8 +87,9 @@ def arms_of(models, axes):
     {axis: value, or values}."""
     values = {name: [None if x == AXES[name]["none"] else x for x in listed(value)]
               for name, value in axes.items()}
+    models = listed(models)
     arms = [x if isinstance(x, Arm) else Arm(TrunkSpec.parse(x).text)
-            for x in dict.fromkeys(listed(models))]
+            for i, x in enumerate(models) if x not in models[:i]]
     return [replace(arm, **dict(zip(values, combination, strict=True))) for arm in arms
             for combination in product(*values.values())]
 

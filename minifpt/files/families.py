@@ -43,7 +43,9 @@ class Family(NamedTuple):
 
     title           its name in texts.
     model_type      its name in ``config.json``.
-    config, trunk, language_model   its classes.
+    config, trunk   its classes.
+    language_model  the class of its language model; ``None`` if minifpt has none, and reads a
+                    folder of one as a trunk.
     model           the class of its trunk in Transformers; ``""`` if that has none.
     name            before the shape of a random trunk, as in ``random:NAME:6x4x128``; ``""`` for
                     GPT-2, ``None`` if a shape does not say which trunk.
@@ -54,7 +56,9 @@ class Family(NamedTuple):
     constants       {field of our config: the family's value}; also ``first_row``, the row of the
                     positional embeddings that belongs to the first token.
     defaults        {field of ``config.json``: its value where a file lacks it}.
-    dropouts        fields of ``config.json`` for dropout, of which we have one.
+    dropouts        fields of ``config.json`` for dropout: those that Transformers' config of this
+                    family has and its model uses.  We have one rate for all, and refuse a file
+                    in which two of them differ.
     old             {old name of a tensor or field, or the part of it that changed: the new one}.
     outer           {layer or parameter of ours: those of theirs}, outside of the blocks.
     parts           a function of our settings: {layer of ours in a block: layers of theirs, joined
@@ -68,6 +72,9 @@ class Family(NamedTuple):
     join, split     functions of our name, the arrays and our settings: their arrays, turned into
                     those that are joined; and back.
     copies          a pattern and its replacement: names by which a tensor is written once more.
+
+    A new kind of field or tensor may need an entry in the tables above, ``WHOLE``, ``TABLES``,
+    ``IGNORED`` and ``ROTARY``, and in ``COMPUTES`` of ``minifpt/trunks/__init__.py``.
     """
 
     title: str

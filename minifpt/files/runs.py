@@ -244,7 +244,7 @@ def check_same(path, before, now, verb, may_be_longer=True):
             continue                                      # the file may have moved
         is_longer = (key == "steps" and may_be_longer and now["schedule"] != "cosine"
                      and type(was) is int and 0 < was < value)
-        if was != value and not is_longer:
+        if was != value and not is_longer and not (key == "source" and was is None):
             key, was, value = (textwrap.shorten(str(x), 100) for x in (key, was, value))
             raise ValueError(f"{path}: {verb} {key} = {was}, not {value}: give "
                              f"{was} to resume it, or choose another folder")

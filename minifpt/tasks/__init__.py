@@ -58,7 +58,11 @@ def get(name: str, /, **options: Any) -> Classification:
     """Return the task ``name``, or that of ``FILE.py:CLASS``.  An option that is a text, as from a
     command line, is converted to the option's type.  Raises ``ValueError`` for an unknown name or
     option."""
-    return make(task_class(name), name, options)
+    task = make(task_class(name), name, options)
+    if USERS_OWN.fullmatch(name):
+        with suppress(AttributeError):                    # of a frozen class
+            task.minifpt_source = name                    # a run's config.json has it, see train
+    return task
 
 
 def make(function, name, options):

@@ -1,6 +1,5 @@
 """One HTML file in which a frozen transformer trains live: ``minifpt playground``."""
 
-import functools
 import html
 import json
 import re
@@ -70,9 +69,8 @@ def page_data(model=MODEL):
             "source": weights.PRETRAINED_ON.get(config.get("source")),
             "trunk": [[name, list(a.shape)] for name, a in arrays.items()],
             "weights": encoded(np.concatenate([a.ravel() for a in arrays.values()]).astype("<f2")),
-            "heads": heads_of(), "measured": json.loads(read("live/measured.json")),
-            "reference": reference(trunk), "stations": stations(),
-            "faults": faults()}
+            **json.loads(read("live/measured.json")),
+            "reference": reference(trunk), "stations": stations(), "faults": faults()}
 
 
 def save(path, model=MODEL, task="bit-xor", force=False):
@@ -175,12 +173,3 @@ def reference_forms(trunk, rng):
     return {"qkv": qkv.ravel().tolist(), "cuts": cuts, "cut_output": output.ravel().tolist(),
             "degrees": degrees, "turned": turned.ravel().tolist(),
             "eigenvalues": np.linalg.eigvalsh((m + m.T) / 2).tolist()}
-
-
-@functools.cache
-def heads_of(names=("minigpt-language", "minigpt-images", "minigpt-bits")):
-    """Return for each shipped trunk how much its heads look for likeness: the traces of their
-    forms, a list for each block, and mean and standard deviation of random heads."""
-    measures = {name: forms.heads(GPT2.from_pretrained(name)) for name in names}
-    return {"traces": {name: h.trace.round(2).tolist() for name, h in measures.items()},
-            "random": list(measures[names[0]].random["trace"])}
