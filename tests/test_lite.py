@@ -20,6 +20,7 @@ without_bars = load_module(ROOT / "lessons" / "build.py").without_bars
 PYODIDE = os.environ.get("MINIFPT_PYODIDE")
 SPINE = re.findall(r"^\| \d+\. \[.*?\]\((\w+)\.ipynb\)", (ROOT / "lessons" / "README.md").read_text(
     encoding="utf-8").partition("\n## Side")[0], re.M)
+LISTED = sorted([*SPINE, "23_before_the_first"])
 TRIED = SPINE if os.environ.get("MINIFPT_TAB") == "all" else [SPINE[0], SPINE[2]]
 NUMBER = re.compile(r"-?\d[\d,]*\.?\d*(?:e[+-]?\d+)?")
 LEFT_OUT = re.compile(r"^worst:|\btimes?\b|^\s*$")       # the largest rounding error, times
@@ -65,7 +66,10 @@ def test_wheels_and_lessons_are_there(lite):
              for path in (lite / "pypi").glob("*.whl")}
     assert sizes["minifpt"] < 1.5e6 < sizes["minigpt_language"]
     names = sorted(path.stem for path in (lite / "files").glob("*.ipynb"))
-    assert names == sorted(SPINE)
+    assert names == LISTED
+    for name in names:                                    # no link leads nowhere
+        text = (lite / "files" / f"{name}.ipynb").read_text(encoding="utf-8")
+        assert {*re.findall(r"\]\((?!https?:)(.*?)\.\w+\)", text)} <= {*names}
     notebook = json.loads((lite / "files" / f"{names[0]}.ipynb").read_text(encoding="utf-8"))
     note, install = notebook["cells"][1:3]
     assert note["source"].startswith("**In the browser.**") and "Of the long runs" in note["source"]
@@ -75,11 +79,12 @@ def test_wheels_and_lessons_are_there(lite):
 
 def test_a_browser_lists_the_lessons(address, browser):
     page = browser.new_page(viewport={"width": 1280, "height": 800})
-    page.goto(address)
+    page.goto(address.removesuffix("lab/index.html"))     # leads to the first lesson
+    page.wait_for_url(f"**/lab/index.html?path={SPINE[0]}.ipynb")
     page.wait_for_selector(".jp-DirListing-item", timeout=120_000)
     listed = page.locator(".jp-DirListing-itemName").all_inner_texts()
     listed = sorted(name.strip().removesuffix(".ipynb") for name in listed)
-    assert listed == sorted([*SPINE, "solutions"])
+    assert listed == [*LISTED, "solutions"]
     page.close()
 
 
@@ -178,9 +183,12 @@ RUN = """async code => {
 def test_a_file_of_ones_own_is_there_after_a_reload_and_a_check_of_an_endless_loop_ends(
         tab, address):
     page = tab(SPINE[1])
-    page.evaluate(RUN, "%pip install -q minifpt\nimport minifpt\nminifpt.new('mine.py', lesson=1)")
+    page.evaluate(RUN, "%pip install -q minifpt minigpt-tiny\n"
+                       "import minifpt\nminifpt.new('mine.py', lesson=1)")
     file = page.evaluate("() => window.jupyterapp.serviceManager.contents.get("
                          "'mine.py', {content: true})")
+    shown = page.evaluate(RUN, "print(minifpt.viewer.tour(5)._repr_html_()[:7])")
+    assert "<iframe" in shown                             # with the lesson's weights alone
     assert "def linear(" in file["content"]               # text for the editor, not base64
     page.goto(f"{address}?path={SPINE[1]}.ipynb")         # JupyterLab has shortened the address
     wait(page, "notebook.sessionContext.session?.kernel?.status === 'idle'", 240)
