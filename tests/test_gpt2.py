@@ -108,6 +108,8 @@ def test_wrong_configs_and_dtypes_are_refused(wrong, message):
 
 
 X = np.zeros((2, 3, 6), np.float32)
+OF_TWO = KVCache(9)
+OF_TWO.n = 2
 
 
 @pytest.mark.parametrize("call, message", [
@@ -120,7 +122,7 @@ X = np.zeros((2, 3, 6), np.float32)
     (lambda: minifpt.GPT2(config()).forward(X.repeat(3, axis=1), past=[KVCache(9), KVCache(9)]),
      "9 tokens, the trunk has 7 positions"),
     *((lambda past=past, c=c: minifpt.GPT2(config(**c)).forward(X, past=past), "GPT2: past is")
-      for past, c in (("x", {}), ([KVCache(9)], {}), ([None, None], {}),
+      for past, c in (("x", {}), ([KVCache(9)], {}), ([None, None], {}), ([KVCache(9), OF_TWO], {}),
                       ([KVCache(9), KVCache(9)], {"causal": False})))])
 def test_wrong_arguments_are_refused(call, message):
     with refused(message):

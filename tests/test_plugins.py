@@ -80,8 +80,9 @@ def test_each_file_s_imports_are_those_of_its_folder(way, order):
     assert not [*Path().rglob("*.pyc")]
 
 
-@pytest.mark.parametrize("more", [(), ("--jobs", "2")])
-@pytest.mark.parametrize("order", ["ab", "ba"])
+@pytest.mark.parametrize("order, more", [
+    ("ab", ()), ("ba", ()), ("ab", ("--jobs", "2")),
+    pytest.param("ba", ("--jobs", "2"), marks=pytest.mark.slow)])
 def test_a_grid_of_two_files_whose_helpers_have_one_name(order, more):
     for name in order:
         write(name)

@@ -56,6 +56,16 @@ def test_resume_of_a_finished_run_changes_nothing(tmp_path):
                                   model.output.weight.data)
 
 
+def test_a_parameter_that_no_gradient_reaches_is_resumed(tmp_path):
+    models = [build(), build()]
+    for model, steps in zip(models, ((24,), (10, 24)), strict=True):
+        model.spare = minifpt.layers.Linear(2, 2)
+        for n in steps:
+            go(tmp_path / f"{steps}", model, steps=n, resume=n != steps[0])
+    np.testing.assert_equal(*map(data, models))
+    assert "spare.weight" in checkpoint(tmp_path / "(10, 24)")[0]
+
+
 def test_resume_may_ask_for_more_steps(tmp_path):
     longer = go(tmp_path / "a", steps=31)[0]
     go(tmp_path / "b", config={"model": "tiny"})
