@@ -227,8 +227,9 @@ def train(model: Layer, task: Task | str | None = None, steps: int | None = None
                       interruption.  With more steps than before, the row of the old last step
                       stays, and the next row's training loss counts from there.  Refused if the
                       settings, the data or the model have changed, or if a task does not draw from
-                      its generator alone.  A change of the text of the task's file, of minifpt's
-                      code, NumPy or BLAS is named on stderr.
+                      its generator alone.  A schedule that is a function is not compared with the
+                      one before.  A change of the text of the task's file, of minifpt's code, NumPy
+                      or BLAS is named on stderr.
     checkpoint_every  steps between checkpoints.
     target_accuracy   the run ends once three tests in a row have reached this accuracy.  ``None``
                       is the task's own, such as 0.995 for bit XOR, unless ``steps`` is given: then
