@@ -209,6 +209,8 @@ def open_folder(out, resume, run):
             if part.startswith("text") or 0 < run.step < run.config["steps"]})
         parts = before["fingerprint"] | run.config["fingerprint"]
         run.config = before | run.config | {"fingerprint": parts}         # what was there stays
+        if run.is_done():                                 # made with these, not with those of now
+            run.config["versions"] = before.get("versions", run.config["versions"])
     write_beside(config, lambda f: json.dump(run.config, f, indent=1), "w")
 
 
