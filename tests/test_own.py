@@ -398,7 +398,7 @@ def test_the_check_says_of_a_function_what_is_wrong(file, bodies, expected):
 
 
 def test_the_table_has_what_is_done_wrong_and_next(file, capsys, monkeypatch):
-    monkeypatch.setattr(engine, "SECONDS", 1)             # of the processor, for a loop
+    monkeypatch.setattr(engine, "SECONDS", 0.4)           # of the processor, for a loop
     loop = "if p:\n    while True: pass\n" + body("attention")
     path = file(linear=body("linear"), linear_backward="return dy, dy, dy",
                 relu="while True: pass", relu_backward="return dy * (cache.x > 0)",
@@ -411,10 +411,10 @@ def test_the_table_has_what_is_done_wrong_and_next(file, capsys, monkeypatch):
     out = capsys.readouterr().out.splitlines()
     lines = {line.split()[3].rstrip(":"): line for line in out}
     for name, part in {
-            "linear": "✓ linear: done", "relu": "not end within 1 s: is there a loop?",
+            "linear": "✓ linear: done", "relu": "not end within 0.4 s: is there a loop?",
             "linear_backward": "wrong. dx is wrong. The result has shape",
             "relu_backward": "✓ relu_backward: done",     # with the library's forward pass
-            "silu": "RecursionError", "attention": "not end within 1 s",
+            "silu": "RecursionError", "attention": "not end within 0.4 s",
             "softmax": f"not written. Its line {line} still raises NotImplementedError.",
             "gelu_exact": "SystemExit in line", "bias": "It printed: mine.py:3: here"}.items():
         assert part in lines[name]

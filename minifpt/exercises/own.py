@@ -53,8 +53,9 @@ the library's runs, also where your functions call it.
 
 ``need`` may be left alone: compute every gradient, and keep what all of them read.
 
-Keep in each slot of a cache what its name says.  Once both halves of a pair are written, the cache
-is your own affair; until then the library's half reads yours, or yours the library's.
+Keep in each slot of a cache what its name says: while you have written only one function of a
+pair, the library's other one reads your cache, or writes the one that yours reads.  Once both are
+yours, keep what you like.
 """
 
 '''
