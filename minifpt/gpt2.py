@@ -27,7 +27,7 @@ class Trunk(layers.Layer):
     """
 
     below, above = (), ("ln_f",)
-    dropout_below = True                                  # whether dropout follows ``below``, or x
+    dropout_below = True                                  # whether dropout acts below the blocks
 
     def __init__(self, config: Any = None, seed: int | None = 0, dtype: Any = np.float32):
         name, kind = type(self).__name__, self.config_type

@@ -181,8 +181,8 @@ def test_the_label_names_the_switch(text, label):
 
 
 def symmetric_form(trunk):
-    """Return the symmetric part of the first block's form (C, C), summed over heads, by its
-    definition, of what its norm passes on."""
+    """Return the symmetric part of the first block's form (C, C), behind its norm and summed over
+    heads, by its definition."""
     norm = trunk.h[0].ln_1
     passed = np.diag(norm.weight.data.astype(np.float64))
     if hasattr(norm, "bias"):                             # a layer norm takes the mean away

@@ -48,10 +48,11 @@ def test_resume_equals_the_undisturbed_run(tmp_path, kw, step):
 
 def test_resume_of_a_finished_run_changes_nothing(tmp_path):
     _, history = go(tmp_path / "a")
-    before, drawn = contents(tmp_path / "a"), (tmp_path / "a" / "curves.png").stat().st_mtime_ns
+    before = contents(tmp_path / "a")
+    time_drawn = (tmp_path / "a" / "curves.png").stat().st_mtime_ns
     model, again = go(tmp_path / "a", resume=True)
     assert again == history and contents(tmp_path / "a") == before
-    assert (tmp_path / "a" / "curves.png").stat().st_mtime_ns == drawn        # not drawn again
+    assert (tmp_path / "a" / "curves.png").stat().st_mtime_ns == time_drawn        # not drawn again
     np.testing.assert_array_equal(checkpoint(tmp_path / "a")[0]["output.weight"],
                                   model.output.weight.data)
 

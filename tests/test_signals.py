@@ -110,6 +110,6 @@ def test_a_signal_ends_a_test_and_the_run_goes_on_with_it(tmp_path, step):
     losses = {"a": [], "b": []}
     for folder, resume in (("b", True), ("a", False)):
         go(tmp_path / folder, task=WithTestSet(n=2), test_examples=70, resume=resume,
-           callback=lambda run, seen=losses[folder]: seen.append((run.loss, run.accuracy)))
+           callback=lambda run, pairs=losses[folder]: pairs.append((run.loss, run.accuracy)))
     assert losses["b"] == losses["a"][step - 1:]          # also of the step whose test was ended
     same_checkpoint(tmp_path / "a", tmp_path / "b")

@@ -206,7 +206,8 @@ NO_FORMULA = "rms_norm", "multiply", "rope", "lstm", "last_tokens", "log_sum_exp
 
 @pytest.mark.parametrize("op", tracing.OPERATIONS)
 def test_the_formulas_give_the_outputs_and_the_gradients(op):
-    """Of each example; an LSTM's gradients are no sums of products, but go back through time."""
+    """On the examples of each operation.  The page has no formula for an LSTM, whose gradients go
+    back through time."""
     rng = np.random.default_rng(1)
     assert op in PLAIN, f"describe {op} in PLAIN in minifpt/viewer/steps/frames.py"
     for forward, backward, inputs, keywords in examples.pairs(op, rng):

@@ -129,9 +129,9 @@ def test_the_keys_jump_over_blocks(page):
 def test_the_numbers_are_those_of_the_step(page, steps):
     rng = np.random.default_rng(0)
     for n in rng.integers(0, len(steps.data["arrays"]), 40):
-        kept = steps.array(n)
+        values = steps.array(n)
         theirs = page.evaluate(f"Array.from(array({n}).values)")
-        assert np.array_equal(np.array(theirs, kept.dtype).reshape(kept.shape), kept)
+        assert np.array_equal(np.array(theirs, values.dtype).reshape(values.shape), values)
 
 
 def test_a_number_can_be_asked_with_the_mouse_and_with_the_keys(page, steps):
@@ -289,8 +289,8 @@ def test_a_matrix_says_its_least_value(page, steps):
     part = next(p for p in step["in"] if p["name"] == "rstd")
     label = page.locator("figure", has_text="rstd ").locator("canvas").get_attribute("aria-label")
     low, high = re.search(r"values from (\S+) to (\S+);", label).groups()
-    kept = steps.array(part["array"])
-    assert [float(low), float(high)] == pytest.approx([kept.min(), kept.max()], rel=1e-3)
+    values = steps.array(part["array"])
+    assert [float(low), float(high)] == pytest.approx([values.min(), values.max()], rel=1e-3)
     assert float(low) > 0
 
 

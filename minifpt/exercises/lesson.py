@@ -63,9 +63,9 @@ def reveal(guess, answer, unit=""):
         value = f"{value:.3g}" if isinstance(value, float) else str(value)
         return f"{value} {LOGARITHMIC.get(unit, unit) if value == '1' else unit}".rstrip()
 
-    if wrong := wrong_runs.pop(cell_number(), ()):
-        print(f"With a wrong {', '.join(wrong)} the answer is {words(answer)}. Mend it, run this "
-              "cell again, and compare your guess then.")
+    if wrong_functions := wrong_runs.pop(cell_number(), ()):
+        print(f"With a wrong {', '.join(wrong_functions)} the answer is {words(answer)}. Mend it, "
+              "run this cell again, and compare your guess then.")
         return
     if guess is ... or guess is None:
         print(f"No guess yet. Answer: {words(answer)}.")

@@ -200,8 +200,9 @@ def load(path):
         raise FileNotFoundError(f"{path}: there is no such file; 'minifpt new {path}' makes it")
     text = read_text(path)
     reader, module = ReaderFile(path, text), run_file(path.resolve())
-    stubs = {name: is_stub(node) for name, node in functions_of(text).items()}
-    reader.stub_lines = {name: s.lineno for name, node in functions_of(text).items()
+    nodes = functions_of(text)
+    stubs = {name: is_stub(node) for name, node in nodes.items()}
+    reader.stub_lines = {name: s.lineno for name, node in nodes.items()
                          if len(body := body_of(node)) > 1 for s in body if is_stub_line(s)}
     for name, ours in vars(F).items():
         theirs = vars(module).get(name)

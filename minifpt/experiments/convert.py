@@ -99,7 +99,7 @@ def load(path, dropout=None):
     of the file."""
     config, settings, tensors, _ = weights.described(path, dropout)
     family = family_of(config)
-    is_lm = family.language_model and "wte.weight" in tensors and config.causal and (
+    is_lm = family.language_model is not None and "wte.weight" in tensors and config.causal and (
         getattr(config, "tied", True) or "lm_head.weight" in tensors)       # some trunks have none
     kind = family.language_model if is_lm else family.trunk
     return kind.from_pretrained(path, dropout=dropout), settings

@@ -244,9 +244,11 @@ def check_same(path, before, now, verb, may_be_longer=True):
         if key in ("source", "trunk") and ".py:" in f"{was}{value}" and (
                 str(was).rpartition(":")[2] == str(value).rpartition(":")[2]):
             continue                                      # the file may have moved
+        if key == "source" and was is None:               # of a task object, or an older run
+            continue
         is_longer = (key == "steps" and may_be_longer and now["schedule"] != "cosine"
                      and type(was) is int and 0 < was < value)
-        if was != value and not is_longer and not (key == "source" and was is None):
+        if was != value and not is_longer:
             key, was, value = (textwrap.shorten(str(x), 100) for x in (key, was, value))
             raise ValueError(f"{path}: {verb} {key} = {was}, not {value}: give "
                              f"{was} to resume it, or choose another folder")

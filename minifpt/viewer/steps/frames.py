@@ -91,9 +91,10 @@ def axes_of(op, name, a):
                                       ("token", "channel of the head"))
     if op == "embedding" and name == "one_hot":
         return ("example", "token", "symbol")[-a.ndim:]
-    return {0: (), 1: ("channel",), 3: ("head", "query", "key") if op == "attention" else (
-        "example", "token", "channel")}.get(
-            a.ndim, ("token", "channel") if a.ndim == 2 else ("axis",) * a.ndim)
+    if op == "attention" and a.ndim == 3:                 # a bias on the scores
+        return "head", "query", "key"
+    return {0: (), 1: ("channel",), 3: ("example", "token", "channel")}.get(
+        a.ndim, ("token", "channel") if a.ndim == 2 else ("axis",) * a.ndim)
 
 
 def axes_of_weight(op, a):
